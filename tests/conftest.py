@@ -1,7 +1,9 @@
-"""Fixtures that every test may use, the order of a run, and its quick form. No test touches the user's cache or keys.
+"""Fixtures that every test may use, the order of a run, and its quick form. No test touches the
+user's cache or keys.
 
-`pytest --quick` leaves out what the markers in LEFT_OUT name and what is NOT_COLLECTED, and tries few parameters of a
-test and few examples of a law. `pytest --long` tries seeds and examples that an ordinary run leaves out.
+`pytest --quick` leaves out what the markers in LEFT_OUT name and what is NOT_COLLECTED, and tries
+few parameters of a test and few examples of a law. `pytest --long` tries seeds and examples that an
+ordinary run leaves out.
 """
 
 from __future__ import annotations
@@ -42,7 +44,9 @@ NOT_COLLECTED = {
         "laws/test_gpu_laws.py",
     )
 }
-"""What a quick run does without: whole commands, federations, experiments, and all that imports torch."""
+"""What a quick run does without: whole commands, federations, experiments, and all that imports
+torch.
+"""
 LONGEST = (
     "end_to_end/test_deployment.py",
     "end_to_end/test_first_steps.py",
@@ -63,7 +67,9 @@ LONGEST = (
     "common/encoding/test_fast_bpe.py",
     "client/round/test_session_store.py",
 )
-"""The files that take longest, longest first: what begins late is short, so that workers end together."""
+"""The files that take longest, longest first: what begins late is short, so that workers end
+together.
+"""
 EXAMPLES = {"quick": 10, "usual": 50, "long": 200}
 """How many examples of a law a run tries, by its profile."""
 QUICK_CASES = 3
@@ -81,7 +87,10 @@ def _keep_folders_in_memory() -> None:
     if not os.access(MEMORY, os.W_OK):
         return
     about = os.statvfs(MEMORY)
-    if about.f_bavail * about.f_frsize >= MIN_MEMORY_BYTES and not about.f_flag & os.ST_NOEXEC:
+    if (
+        about.f_bavail * about.f_frsize >= MIN_MEMORY_BYTES
+        and not about.f_flag & os.ST_NOEXEC
+    ):
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 
@@ -89,13 +98,24 @@ _keep_folders_in_memory()
 
 for _profile, _examples in EXAMPLES.items():
     settings.register_profile(
-        _profile, max_examples=_examples, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+        _profile,
+        max_examples=_examples,
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow],
     )
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--quick", action="store_true", help="leave out what takes long; few examples of each law")
-    parser.addoption("--long", action="store_true", help="try all seeds, and all examples of each law")
+    parser.addoption(
+        "--quick",
+        action="store_true",
+        help="leave out what takes long; few examples of each law",
+    )
+    parser.addoption(
+        "--long",
+        action="store_true",
+        help="try all seeds, and all examples of each law",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -111,7 +131,9 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 def pytest_sessionstart() -> None:
-    """What is imported and collected stays until the end: nobody looks for garbage in it, then or later."""
+    """What is imported and collected stays until the end: nobody looks for garbage in it, then or
+    later.
+    """
     gc.disable()
 
 
@@ -121,16 +143,29 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    return True if config.getoption("quick") and collection_path in NOT_COLLECTED else None
+    return (
+        True if config.getoption("quick") and collection_path in NOT_COLLECTED else None
+    )
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Files that take long begin first; a quick run leaves out tests, and any but a long one seeds."""
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> None:
+    """Files that take long begin first; a quick run leaves out tests, and any but a long one
+    seeds.
+    """
     files = [list(file) for _, file in groupby(items, lambda item: item.path)]
     ordered = [item for file in sorted(files, key=_rank) for item in file]
     quick = config.getoption("quick")
-    left_out = (*(LEFT_OUT if quick else ()), *(() if config.getoption("long") else ("long",)))
-    items[:] = [item for item in ordered if not any(item.get_closest_marker(name) for name in left_out)]
+    left_out = (
+        *(LEFT_OUT if quick else ()),
+        *(() if config.getoption("long") else ("long",)),
+    )
+    items[:] = [
+        item
+        for item in ordered
+        if not any(item.get_closest_marker(name) for name in left_out)
+    ]
     kept = set(_few_cases(items) if quick else items)
     items[:] = [item for item in items if item in kept]
     config.hook.pytest_deselected(items=[item for item in ordered if item not in kept])
@@ -141,7 +176,10 @@ def _few_cases(items: list[pytest.Item]) -> Iterator[pytest.Item]:
     for item in items:
         tests[item.nodeid.partition("[")[0]].append(item)
     for cases in tests.values():
-        yield from (cases[(len(cases) - 1) * place // (QUICK_CASES - 1)] for place in range(QUICK_CASES))
+        yield from (
+            cases[(len(cases) - 1) * place // (QUICK_CASES - 1)]
+            for place in range(QUICK_CASES)
+        )
 
 
 def _rank(file: list[pytest.Item]) -> int:
@@ -158,18 +196,25 @@ def long_run(pytestconfig: pytest.Config) -> bool:
 
 @pytest.fixture(scope="session", autouse=True)
 def _homes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Iterator[Path]]:
-    """Folders for caches and keys, made by whoever writes there: one for fixtures that many tests share, then one for
-    each test. They lie in one folder, since pytest looks through all that it has made before it makes another."""
+    """Folders for caches and keys, made by whoever writes there: one for fixtures that many tests
+    share, then one for each test. They lie in one folder, since pytest looks through all that it
+    has made before it makes another.
+    """
     place = tmp_path_factory.mktemp("homes")
     homes = (place / str(number) for number in count())
-    with pytest.MonkeyPatch.context() as patch, without_syncing():  # no test cuts the power
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        without_syncing(),
+    ):  # no test cuts the power
         _live_in(next(homes), patch)
         yield homes
 
 
 @pytest.fixture(autouse=True)
 def _close_logs() -> Iterator[None]:
-    """Holders keep their logs open until their process ends; here one process is that of thousands of holders."""
+    """Holders keep their logs open until their process ends; here one process is that of thousands
+    of holders.
+    """
     yield
     loggers = logging.root.manager.loggerDict
     for name in [name for name in loggers if name.startswith("ridgeway.holder.")]:
@@ -192,9 +237,11 @@ def _live_in(home: Path, patch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(params=["everybody", "neighbours"])
 def dealing(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Whom members deal their secrets to: everybody, or as in a large cohort four others, who lock sums.
+    """Whom members deal their secrets to: everybody, or as in a large cohort four others, who lock
+    sums.
 
-    In a cohort of five these are all others, so that the same attacks are possible; test_large_cohorts.py has fewer.
+    In a cohort of five these are all others, so that the same attacks are possible;
+    test_large_cohorts.py has fewer.
     """
     with small_neighbourhoods(4, 2) if request.param == "neighbours" else nullcontext():
         yield request.param
@@ -206,7 +253,9 @@ def encoder() -> TableEncoder:
     return tiny_encoder()
 
 
-def _made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None]) -> Path:
+def _made_once(
+    factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None]
+) -> Path:
     """The folder of this name, filled by whichever worker comes first; the others wait for it."""
     base = factory.getbasetemp()
     run = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
@@ -222,7 +271,9 @@ def _made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path]
 
 @pytest.fixture(scope="session")
 def smollm2_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A cache with the default encoder, converted from the installed wheel once for all workers of a test run."""
+    """A cache with the default encoder, converted from the installed wheel once for all workers of
+    a test run.
+    """
     from ridgeway.common.encoding.encoder_sources import find_encoder
 
     def convert(cache: Path) -> None:
@@ -235,7 +286,9 @@ def smollm2_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def sentences_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A cache with the sentence encoder, converted from the installed wheel once for all workers of a test run."""
+    """A cache with the sentence encoder, converted from the installed wheel once for all workers of
+    a test run.
+    """
     from ridgeway.common.encoding.sentence_encoder import find_use
 
     def convert(cache: Path) -> None:
@@ -268,7 +321,9 @@ def smollm2(smollm2_cache: Path) -> TableEncoder:
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
-    """Real corpora beside the project; tests that measure on them are skipped where they are absent."""
+    """Real corpora beside the project; tests that measure on them are skipped where they are
+    absent.
+    """
     folder = Path(__file__).resolve().parents[2] / "shared" / "data"
     if not folder.is_dir():
         pytest.skip("the corpora in ../shared/data are not on this machine")
@@ -276,8 +331,15 @@ def shared_data() -> Path:
 
 
 @pytest.fixture
-def cascade(tmp_path: Path, sentences: UseEncoder, sentences_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A small release in which a sentence encoder decides where the table is unsure; the encoder is in the cache."""
+def cascade(
+    tmp_path: Path,
+    sentences: UseEncoder,
+    sentences_cache: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Path:
+    """A small release in which a sentence encoder decides where the table is unsure; the encoder is
+    in the cache.
+    """
     from tests.support.serving import CASCADE_DOMAINS, cascade_release
 
     monkeypatch.setenv("RIDGEWAY_CACHE", str(sentences_cache))

@@ -36,25 +36,48 @@ ROOMS = {
     "common/deploy": "common/base common/protocol",
     "common/http": "common/base",
     "common/experts": "common/base common/routing",
-    "common/cli": "common/base common/encoding common/statistics common/routing common/experts common/http",
-    "common/serve": "common/base common/http common/routing common/experts common/cli common/serve/*",
+    "common/cli": (
+        "common/base common/encoding common/statistics common/routing "
+        "common/experts "
+        "common/http"
+    ),
+    "common/serve": (
+        "common/base common/http common/routing common/experts "
+        "common/cli "
+        "common/serve/*"
+    ),
     "common/serve/routing": "common/base common/http common/routing common/experts common/serve",
-    "common/serve/gateway": "common/base common/http common/routing common/experts common/serve common/serve/routing",
+    "common/serve/gateway": (
+        "common/base common/http common/routing "
+        "common/experts "
+        "common/serve "
+        "common/serve/routing"
+    ),
     "common": "",
     "client/sums": "common/base common/encoding common/privacy common/statistics",
-    "client/round": "common/base common/encoding common/privacy common/statistics common/routing common/masking "
+    "client/round": "common/base common/encoding common/privacy common/statistics "
+    "common/routing "
+    "common/masking "
     "common/protocol",
     "client/deploy": "common/base common/protocol common/deploy client/round",
     "client/page": "common/base common/protocol common/deploy common/http client client/round",
     "client/cluster": "common/base common/encoding common/statistics client/sums ridgeway",
     "client/cli": "common/* client/*",
     "client": "common/* client/sums client/round",
-    "coordinator/solving": "common/base common/encoding common/privacy common/statistics common/routing "
+    "coordinator/solving": "common/base common/encoding common/privacy "
+    "common/statistics "
+    "common/routing "
     "common/protocol",
-    "coordinator/round": "common/base common/encoding common/privacy common/statistics common/routing "
+    "coordinator/round": "common/base common/encoding common/privacy "
+    "common/statistics "
+    "common/routing "
     "common/masking common/protocol coordinator/solving",
     "coordinator/deploy": "common/base common/protocol common/deploy coordinator/round",
-    "coordinator/page": "common/base common/routing common/http common/cli coordinator/round coordinator/deploy",
+    "coordinator/page": (
+        "common/base common/routing common/http common/cli "
+        "coordinator/round "
+        "coordinator/deploy"
+    ),
     "coordinator/cli": "common/* coordinator/*",
     "coordinator": "common/* coordinator/solving coordinator/round",
     "simulations": "common/* client/* coordinator/* ridgeway",
@@ -62,16 +85,27 @@ ROOMS = {
 }
 """What each room may import beside itself; `x/*` stands for x and every room in it.
 
-A room that is not named, such as client/sums/gpu, is a part of the one it lies in. A round never reads a corpus, so
-client/round knows nothing of client/sums; client/ready.py, which opens epochs, knows both.
+A room that is not named, such as client/sums/gpu, is a part of the one it lies in. A round never
+reads a corpus, so client/round knows nothing of client/sums; client/ready.py, which opens epochs,
+knows both.
 """
 
 NATIVE = "ridgeway/_native"
 NATIVE_FILE = "common/base/native.py"
 """The compiled module is imported in one place, where it is also turned off."""
-UNPICKLERS = {"pickle", "_pickle", "cPickle", "cloudpickle", "dill", "joblib", "shelve", "marshal"}
+UNPICKLERS = {
+    "pickle",
+    "_pickle",
+    "cPickle",
+    "cloudpickle",
+    "dill",
+    "joblib",
+    "shelve",
+    "marshal",
+}
 GPU = "client/sums/gpu/"
-"""This folder may know torch throughout, because nothing outside imports it before a GPU is used."""
+"""This folder may know torch throughout, because nothing outside imports it before a GPU is used.
+"""
 HEAVY = {"torch", "transformers"}
 HEAVY_FILES = {
     "common/encoding/sentence_transformer.py",
@@ -80,7 +114,10 @@ HEAVY_FILES = {
     "common/base/threads.py",
     "coordinator/solving/solve.py",
 }
-FLOWER_INTERNALS = ("common/deploy/flower_patches.py", "simulations/bench/peers/peer_flower.py")
+FLOWER_INTERNALS = (
+    "common/deploy/flower_patches.py",
+    "simulations/bench/peers/peer_flower.py",
+)
 """What runs on Flower's internals, and benchmarks beside Flower's own secure aggregation."""
 FLOWER_FILES = {
     "client/client_app.py",
@@ -113,11 +150,17 @@ class Import:
 
     @property
     def place(self) -> str | None:
-        """The file or folder of the project that it names, without an ending; None if it is another's."""
+        """The file or folder of the project that it names, without an ending; None if it is
+        another's.
+        """
         if self.package != "ridgeway":
             return None
         inside = self.module.partition(".")[2].replace(".", "/")
-        return inside if inside.partition("/")[0] in PACKAGES else f"ridgeway/{inside}".rstrip("/")
+        return (
+            inside
+            if inside.partition("/")[0] in PACKAGES
+            else f"ridgeway/{inside}".rstrip("/")
+        )
 
 
 @cache
@@ -129,24 +172,42 @@ def parsed(source: str) -> ast.Module:
 def imports(source: str, file: str) -> list[Import]:
     """Every import of a source, also those by name: import_module("torch") and its like."""
     found: list[Import] = []
-    lines = [number for number, line in enumerate(source.splitlines(), start=1) if "import" in line]
+    lines = [
+        number
+        for number, line in enumerate(source.splitlines(), start=1)
+        if "import" in line
+    ]
     _collect(parsed(source), file, False, found, lines)
     return found
 
 
-def _collect(node: ast.AST, file: str, deferred: bool, found: list[Import], lines: list[int]) -> None:
-    """What is imported below a node. lines: those that hold the word; no other statement is looked into."""
-    if isinstance(node, ast.stmt) and not any(node.lineno <= each <= (node.end_lineno or 0) for each in lines):
+def _collect(
+    node: ast.AST, file: str, deferred: bool, found: list[Import], lines: list[int]
+) -> None:
+    """What is imported below a node. lines: those that hold the word; no other statement is looked
+    into.
+    """
+    if isinstance(node, ast.stmt) and not any(
+        node.lineno <= each <= (node.end_lineno or 0) for each in lines
+    ):
         return
     found.extend(Import(module, deferred) for module in _modules(node, file))
-    inside = deferred or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) or _is_for_types(node)
+    inside = (
+        deferred
+        or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        or _is_for_types(node)
+    )
     for child in ast.iter_child_nodes(node):
         _collect(child, file, inside, found, lines)
 
 
 def _is_for_types(node: ast.AST) -> bool:
     """Whether a block is read by type checkers alone."""
-    return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING" and not node.orelse
+    return (
+        isinstance(node, ast.If)
+        and ast.unparse(node.test) == "TYPE_CHECKING"
+        and not node.orelse
+    )
 
 
 def _modules(node: ast.AST, file: str) -> Iterator[str]:
@@ -154,30 +215,48 @@ def _modules(node: ast.AST, file: str) -> Iterator[str]:
         yield from (alias.name for alias in node.names)
     elif isinstance(node, ast.ImportFrom):
         folder = file.split("/")[: -node.level] if node.level else []
-        parent = folder if not folder or folder[0] == "ridgeway" else ["ridgeway", *folder]
+        parent = (
+            folder if not folder or folder[0] == "ridgeway" else ["ridgeway", *folder]
+        )
         base = ".".join([*parent, *([node.module] if node.module else [])])
         yield base
         yield from (f"{base}.{alias.name}" for alias in node.names)
     elif isinstance(node, ast.Call) and "import" in _name(node.func):
         yield from (
-            word.value for word in node.args[:1] if isinstance(word, ast.Constant) and isinstance(word.value, str)
+            word.value
+            for word in node.args[:1]
+            if isinstance(word, ast.Constant) and isinstance(word.value, str)
         )
 
 
 def _name(function: ast.expr) -> str:
-    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+    return (
+        function.attr
+        if isinstance(function, ast.Attribute)
+        else getattr(function, "id", "")
+    )
 
 
 def room_of(place: str) -> str:
     """The innermost room that a file or folder lies in."""
     parts = place.removesuffix(".py").split("/")
-    return next(room for end in range(len(parts), 0, -1) if (room := "/".join(parts[:end])) in ROOMS)
+    return next(
+        room
+        for end in range(len(parts), 0, -1)
+        if (room := "/".join(parts[:end])) in ROOMS
+    )
 
 
 def violations(source: str, file: str) -> list[str]:
     """What a file imports and may not, one sentence each."""
     found = imports(source, file)
-    return sorted({f"{file} imports {each.module}: {reason}" for each in found for reason in _reasons(each, file)})
+    return sorted(
+        {
+            f"{file} imports {each.module}: {reason}"
+            for each in found
+            for reason in _reasons(each, file)
+        }
+    )
 
 
 def _reasons(each: Import, file: str) -> Iterator[str]:
@@ -191,34 +270,55 @@ def _reasons(each: Import, file: str) -> Iterator[str]:
         yield f"{room_of(file)} knows nothing of {room_of(each.place)}"
     if each.package == "flwr" and package != "simulations" and file not in FLOWER_FILES:
         yield "Flower is for the two apps, protocol/flower.py, flower_patches.py and simulations"
-    if each.package == "flwr" and not file.startswith(FLOWER_INTERNALS) and not PUBLIC_FLOWER.fullmatch(each.module):
+    if (
+        each.package == "flwr"
+        and not file.startswith(FLOWER_INTERNALS)
+        and not PUBLIC_FLOWER.fullmatch(each.module)
+    ):
         yield f"what is not public in Flower is for {FLOWER_INTERNALS[0]}"
-    if (each.place or "").startswith(GPU.rstrip("/")) and not each.deferred and not file.startswith(GPU):
+    if (
+        (each.place or "").startswith(GPU.rstrip("/"))
+        and not each.deferred
+        and not file.startswith(GPU)
+    ):
         yield "what knows GPUs is imported by the functions that use one"
     if each.package in HEAVY and package != "simulations" and not file.startswith(GPU):
         if not each.deferred:
             yield "torch and transformers are imported by the functions that need them"
         if file not in HEAVY_FILES:
-            yield "torch and transformers are for GPUs, models of folders, large solves and simulations"
-    if each.package in {"fastapi", "starlette", "uvicorn"} and not file.startswith(HTTP):
-        yield "HTTP is for common/http, common/serve, the pages, the fleet proxy and the benchmark of serving"
+            yield (
+                "torch and transformers are for GPUs, models of folders, large "
+                "solves and simulations"
+            )
+    if each.package in {"fastapi", "starlette", "uvicorn"} and not file.startswith(
+        HTTP
+    ):
+        yield (
+            "HTTP is for common/http, common/serve, the pages, the fleet proxy and "
+            "the benchmark of serving"
+        )
     if each.package in UNPICKLERS:
         yield "nothing is ever unpickled"
 
 
 def _may_enter(room: str, place: str) -> bool:
-    """Whether a room may import a file. The folders around the rooms are passed through and hold nothing."""
+    """Whether a room may import a file. The folders around the rooms are passed through and hold
+    nothing.
+    """
     other = room_of(place)
     allowed = ROOMS[room].split()
     if place in PACKAGES:
         return any(each.startswith(f"{place}/") for each in (*allowed, f"{room}/"))
     return other in (room, *allowed) or any(
-        each.endswith("/*") and f"{other}/".startswith(each.removesuffix("*")) for each in allowed
+        each.endswith("/*") and f"{other}/".startswith(each.removesuffix("*"))
+        for each in allowed
     )
 
 
 def project_files() -> list[str]:
-    files = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
+    files = [
+        path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))
+    ]
     return [*FRONT_DOOR, *(path.relative_to(ROOT).as_posix() for path in files)]
 
 
@@ -228,14 +328,25 @@ def read(file: str) -> str:
 
 def test_every_file_imports_only_what_it_may() -> None:
     """Rooms know the rooms below them; holder and operator do not know each other."""
-    assert [words for file in project_files() for words in violations(read(file), file)] == []
+    assert [
+        words for file in project_files() for words in violations(read(file), file)
+    ] == []
 
 
 def test_nothing_imports_in_circles() -> None:
-    """Files depend on each other in one direction, also where an import waits for a function or for type checkers."""
-    modules = {file.removesuffix(".py").removesuffix("/__init__"): file for file in project_files()}
+    """Files depend on each other in one direction, also where an import waits for a function or for
+    type checkers.
+    """
+    modules = {
+        file.removesuffix(".py").removesuffix("/__init__"): file
+        for file in project_files()
+    }
     graph = {
-        place: {each.place for each in imports(read(file), file) if each.place in modules and each.place != place}
+        place: {
+            each.place
+            for each in imports(read(file), file)
+            if each.place in modules and each.place != place
+        }
         for place, file in modules.items()
     }
     for place in graph:  # a package is no more than a way to what lies in it
@@ -248,8 +359,12 @@ def test_nothing_imports_in_circles() -> None:
 
 def test_no_test_imports_a_folder_but_through_ridgeway() -> None:
     """A folder that is imported under two names would exist twice."""
-    tests = {path.relative_to(ROOT).as_posix() for path in (ROOT / "tests").rglob("*.py")}
-    imported = re.compile(rf"^\s*(?:from|import) (?:{'|'.join(PACKAGES)})\b.*$", re.MULTILINE)
+    tests = {
+        path.relative_to(ROOT).as_posix() for path in (ROOT / "tests").rglob("*.py")
+    }
+    imported = re.compile(
+        rf"^\s*(?:from|import) (?:{'|'.join(PACKAGES)})\b.*$", re.MULTILINE
+    )
     found = {file: imported.findall(read(file)) for file in tests}
     assert len(found) > 200
     assert {file: lines for file, lines in found.items() if lines} == {}
@@ -270,24 +385,55 @@ def test_no_public_class_and_no_file_has_another_of_its_name() -> None:
 
 def test_no_array_file_is_opened_as_a_pickle() -> None:
     """numpy and torch can unpickle when told to; no file tells them."""
-    for file in (file for file in project_files() if not file.startswith("simulations/")):
-        calls = [node for node in ast.walk(parsed(read(file))) if isinstance(node, ast.Call)]
-        assert not [(file, node.lineno) for node in calls for word in node.keywords if word.arg == "allow_pickle"]
-        loads = [node for node in calls if isinstance(node.func, ast.Attribute) and node.func.attr == "load"]
-        assert not [(file, node.lineno) for node in loads if ast.unparse(node.func) == "torch.load"]
+    for file in (
+        file for file in project_files() if not file.startswith("simulations/")
+    ):
+        calls = [
+            node for node in ast.walk(parsed(read(file))) if isinstance(node, ast.Call)
+        ]
+        assert not [
+            (file, node.lineno)
+            for node in calls
+            for word in node.keywords
+            if word.arg == "allow_pickle"
+        ]
+        loads = [
+            node
+            for node in calls
+            if isinstance(node.func, ast.Attribute) and node.func.attr == "load"
+        ]
+        assert not [
+            (file, node.lineno)
+            for node in loads
+            if ast.unparse(node.func) == "torch.load"
+        ]
 
 
 def test_the_whole_project_is_looked_at() -> None:
     """A folder that is moved away is missed here, not silently left unread; every room is there."""
     files = project_files()
-    assert {"common/base/errors.py", "client/sums/prepare.py", "coordinator/solving/solve.py"} <= set(files)
-    assert {path.parent.name for path in ROOT.glob("*/__init__.py")} == {*PACKAGES, "ridgeway", "tests"}
-    assert {room for room in ROOMS if not (ROOT / room / "__init__.py").is_file()} == set()
+    assert {
+        "common/base/errors.py",
+        "client/sums/prepare.py",
+        "coordinator/solving/solve.py",
+    } <= set(files)
+    assert {path.parent.name for path in ROOT.glob("*/__init__.py")} == {
+        *PACKAGES,
+        "ridgeway",
+        "tests",
+    }
+    assert {
+        room for room in ROOMS if not (ROOT / room / "__init__.py").is_file()
+    } == set()
 
 
 def test_the_files_that_begin_first_or_are_left_out_are_there() -> None:
     """A file that was renamed takes its place in the order of a run along."""
-    assert [path for path in (*(ROOT / "tests" / name for name in LONGEST), *NOT_COLLECTED) if not path.exists()] == []
+    assert [
+        path
+        for path in (*(ROOT / "tests" / name for name in LONGEST), *NOT_COLLECTED)
+        if not path.exists()
+    ] == []
 
 
 @pytest.mark.parametrize(
@@ -295,13 +441,22 @@ def test_the_files_that_begin_first_or_are_left_out_are_there() -> None:
     [
         ("common/base/a.py", "import client.sums.prepare"),
         ("common/base/a.py", "import ridgeway.client.sums.prepare"),
-        ("common/routing/a.py", "def f():\n    from ridgeway.simulations.corpora import builtin"),
+        (
+            "common/routing/a.py",
+            "def f():\n    from ridgeway.simulations.corpora import builtin",
+        ),
         ("common/masking/a.py", "from ...client.sums import prepare"),
         ("client/round/a.py", "from ridgeway.client.sums.corpus import documents"),
         ("client/round/a.py", "if TYPE_CHECKING:\n    import ridgeway.simulations"),
         ("client/round/holder.py", "import flwr"),
-        ("common/protocol/messages.py", "def f():\n    from flwr.common import Message"),
-        ("common/encoding/sentence_torch.py", "try:\n    import torch\nexcept ImportError:\n    torch = None"),
+        (
+            "common/protocol/messages.py",
+            "def f():\n    from flwr.common import Message",
+        ),
+        (
+            "common/encoding/sentence_torch.py",
+            "try:\n    import torch\nexcept ImportError:\n    torch = None",
+        ),
         ("client/sums/accumulate.py", "def g():\n    import torch"),
         ("simulations/a.py", "import ridgeway.client.sums.gpu.digit_planes"),
         ("common/routing/router.py", "def f():\n    return import_module('torch')"),

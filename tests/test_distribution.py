@@ -41,12 +41,24 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 @pytest.fixture(scope="module")
-def environment(built: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def environment(
+    built: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
     """An empty virtual environment into which the wheel alone was installed."""
     folder = tmp_path_factory.mktemp("environment")
     EnvBuilder(with_pip=False).create(folder)
-    install = ["install", "--no-deps", "--no-index", "--quiet", "--disable-pip-version-check", str(built[1])]
-    subprocess.run([sys.executable, "-m", "pip", "--python", str(folder / "bin/python"), *install], check=True)
+    install = [
+        "install",
+        "--no-deps",
+        "--no-index",
+        "--quiet",
+        "--disable-pip-version-check",
+        str(built[1]),
+    ]
+    subprocess.run(
+        [sys.executable, "-m", "pip", "--python", str(folder / "bin/python"), *install],
+        check=True,
+    )
     return folder
 
 
@@ -61,7 +73,9 @@ def site_packages(environment: Path) -> Path:
     return place
 
 
-def test_two_builds_are_the_same_bytes(built: tuple[Path, Path], tmp_path: Path) -> None:
+def test_two_builds_are_the_same_bytes(
+    built: tuple[Path, Path], tmp_path: Path
+) -> None:
     """Wheel and sdist, whatever the folder, the times of files and the user's umask."""
     copy_sources(tmp_path / "another" / "checkout")
     for path in (tmp_path / "another").rglob("*.py"):
@@ -72,7 +86,9 @@ def test_two_builds_are_the_same_bytes(built: tuple[Path, Path], tmp_path: Path)
     finally:
         os.umask(before)
     assert [path.name for path in again] == [path.name for path in built]
-    assert [path.read_bytes() for path in again] == [path.read_bytes() for path in built]
+    assert [path.read_bytes() for path in again] == [
+        path.read_bytes() for path in built
+    ]
 
 
 def test_the_wheel_owns_one_import_name(environment: Path) -> None:
@@ -82,20 +98,42 @@ def test_the_wheel_owns_one_import_name(environment: Path) -> None:
     assert names == {"ridgeway", about}
 
 
-def test_wheel_and_sdist_hold_plain_files_and_the_same_code(built: tuple[Path, Path]) -> None:
-    """The links of a checkout become folders in the wheel, without C; the sdist has the shape of the checkout."""
+def test_wheel_and_sdist_hold_plain_files_and_the_same_code(
+    built: tuple[Path, Path],
+) -> None:
+    """The links of a checkout become folders in the wheel, without C; the sdist has the shape of
+    the checkout.
+    """
     sdist, wheel = built
-    tracked = {path.relative_to(ROOT) for folder in PACKAGED for path in _code(ROOT / folder)}
-    installed = [name for name in tracked if name.parts[:2] not in FROM_A_CHECKOUT and name.suffix not in {".c", ".h"}]
-    expected = {f"ridgeway/{name}" for name in installed} | {f"ridgeway/{name}" for name in FRONT}
+    tracked = {
+        path.relative_to(ROOT) for folder in PACKAGED for path in _code(ROOT / folder)
+    }
+    installed = [
+        name
+        for name in tracked
+        if name.parts[:2] not in FROM_A_CHECKOUT and name.suffix not in {".c", ".h"}
+    ]
+    expected = {f"ridgeway/{name}" for name in installed} | {
+        f"ridgeway/{name}" for name in FRONT
+    }
     with zipfile.ZipFile(wheel) as archive:
         in_wheel = {name for name in archive.namelist() if name.startswith("ridgeway/")}
     with tarfile.open(sdist) as packed:
-        assert not [member.name for member in packed if member.issym() or member.islnk()]
+        assert not [
+            member.name for member in packed if member.issym() or member.islnk()
+        ]
         in_sdist = {name.partition("/")[2] for name in packed.getnames()}
     assert {name for name in in_wheel if not name.endswith(BUILT)} == expected
-    beside = {"Makefile", "requirements.lock", "CHANGELOG.md", "docs/index.md", "tests/support/tiny.py"}
-    assert {str(name) for name in tracked} | {f"ridgeway/{name}" for name in FRONT} | beside <= in_sdist
+    beside = {
+        "Makefile",
+        "requirements.lock",
+        "CHANGELOG.md",
+        "docs/index.md",
+        "tests/support/tiny.py",
+    }
+    assert {str(name) for name in tracked} | {
+        f"ridgeway/{name}" for name in FRONT
+    } | beside <= in_sdist
 
 
 def test_the_tests_of_an_sdist_run(built: tuple[Path, Path], tmp_path: Path) -> None:
@@ -103,8 +141,17 @@ def test_the_tests_of_an_sdist_run(built: tuple[Path, Path], tmp_path: Path) -> 
     with tarfile.open(built[0]) as packed:
         packed.extractall(tmp_path, filter="data")
     [folder] = tmp_path.iterdir()
-    for words in (["setup.py", "--quiet", "build_ext", "--inplace"], ["-m", "pytest", "tests/vectors", "--quick"]):
-        done = subprocess.run([sys.executable, *words], cwd=folder, capture_output=True, text=True, check=False)
+    for words in (
+        ["setup.py", "--quiet", "build_ext", "--inplace"],
+        ["-m", "pytest", "tests/vectors", "--quick"],
+    ):
+        done = subprocess.run(
+            [sys.executable, *words],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         assert done.returncode == 0, done.stdout + done.stderr
     assert " passed" in done.stdout
 
@@ -112,7 +159,9 @@ def test_the_tests_of_an_sdist_run(built: tuple[Path, Path], tmp_path: Path) -> 
 def test_the_description_leads_to_the_repository(built: tuple[Path, Path]) -> None:
     """Links and pictures of README are absolute, and lead to files that are there."""
     with zipfile.ZipFile(built[1]) as archive:
-        [about] = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+        [about] = [
+            name for name in archive.namelist() if name.endswith(".dist-info/METADATA")
+        ]
         text = archive.read(about).decode()
     links = re.findall(r"\]\(([^)#]+)", text)
     assert links and all(link.startswith("https://") for link in links)
@@ -120,19 +169,33 @@ def test_the_description_leads_to_the_repository(built: tuple[Path, Path]) -> No
     assert len(paths) > 10 and all((ROOT / path).exists() for path in paths)
 
 
-def test_benchmarks_and_experiments_are_not_in_the_wheel_and_nothing_in_it_needs_them(built: tuple[Path, Path]) -> None:
+def test_benchmarks_and_experiments_are_not_in_the_wheel_and_nothing_in_it_needs_them(
+    built: tuple[Path, Path],
+) -> None:
     """They run from a checkout; the simulation, the demonstration and the audit stay."""
     packages = [".".join(("ridgeway", *folder)) for folder in sorted(FROM_A_CHECKOUT)]
     with zipfile.ZipFile(built[1]) as archive:
         held = [name for name in archive.namelist() if name.endswith(".py")]
         sources = {name: archive.read(name).decode() for name in held}
-    assert not [name for name in held if name.replace("/", ".").startswith(tuple(packages))]
-    assert not [name for name, source in sources.items() if any(package in source for package in packages)]
-    assert {"ridgeway/simulations/simulate.py", "ridgeway/simulations/demo.py"} <= set(held)
+    assert not [
+        name for name in held if name.replace("/", ".").startswith(tuple(packages))
+    ]
+    assert not [
+        name
+        for name, source in sources.items()
+        if any(package in source for package in packages)
+    ]
+    assert {"ridgeway/simulations/simulate.py", "ridgeway/simulations/demo.py"} <= set(
+        held
+    )
 
 
-def test_the_compiled_module_is_in_the_wheel_for_every_python_to_come(built: tuple[Path, Path]) -> None:
-    """Built where there is a compiler, against the stable interface: one wheel for all versions from 3.11 on."""
+def test_the_compiled_module_is_in_the_wheel_for_every_python_to_come(
+    built: tuple[Path, Path],
+) -> None:
+    """Built where there is a compiler, against the stable interface: one wheel for all versions
+    from 3.11 on.
+    """
     if not (shutil.which("cc") or shutil.which("gcc")):
         pytest.skip("there is no C compiler here")
     with zipfile.ZipFile(built[1]) as archive:
@@ -142,7 +205,11 @@ def test_the_compiled_module_is_in_the_wheel_for_every_python_to_come(built: tup
 
 def _code(folder: Path) -> list[Path]:
     kinds = {".py", ".pyi", ".c", ".h", ".js", ".css", ".html", ".svg", ".txt"}
-    return [path for path in folder.rglob("*") if path.suffix in kinds and "__pycache__" not in path.parts]
+    return [
+        path
+        for path in folder.rglob("*")
+        if path.suffix in kinds and "__pycache__" not in path.parts
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -150,19 +217,31 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
     return workshop(tmp_path_factory.mktemp("workshop"))
 
 
-def required(of: Distribution, extras: frozenset[str], seen: dict[tuple[str, frozenset[str]], Distribution]) -> None:
-    """Every distribution that one with these extras requires here, and what those require, as pip would find them."""
+def required(
+    of: Distribution,
+    extras: frozenset[str],
+    seen: dict[tuple[str, frozenset[str]], Distribution],
+) -> None:
+    """Every distribution that one with these extras requires here, and what those require, as pip
+    would find them.
+    """
     for words in of.requires or ():
         wanted = Requirement(words)
-        if wanted.marker is None or any(wanted.marker.evaluate({"extra": extra}) for extra in extras | {""}):
+        if wanted.marker is None or any(
+            wanted.marker.evaluate({"extra": extra}) for extra in extras | {""}
+        ):
             key = wanted.name, frozenset(wanted.extras)
             if key not in seen:
-                seen[key] = of if wanted.name == "ridgeway" else distribution(wanted.name)
+                seen[key] = (
+                    of if wanted.name == "ridgeway" else distribution(wanted.name)
+                )
                 required(seen[key], key[1], seen)
 
 
 def installed(environment: Path, folder: Path, *extras: str) -> Path:
-    """The Python of an environment with the wheel, what it requires with these extras, and nothing else: links."""
+    """The Python of an environment with the wheel, what it requires with these extras, and nothing
+    else: links.
+    """
     EnvBuilder(with_pip=False).create(folder)
     for path in site_packages(environment).iterdir():
         (site_packages(folder) / path.name).symlink_to(path)
@@ -191,18 +270,33 @@ def whole(environment: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def said(python: Path, folder: Path, *words: str) -> str:
-    done = subprocess.run([str(python), "-P", *words], cwd=folder, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [str(python), "-P", *words],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
-def test_an_installed_wheel_routes_a_prompt_and_tells_its_version(plain: Path, shop: Workshop) -> None:
+def test_an_installed_wheel_routes_a_prompt_and_tells_its_version(
+    plain: Path, shop: Workshop
+) -> None:
     """With no checkout in sight, and no package that routing does not need."""
     place = said(plain, shop.folder, "-c", "import ridgeway; print(ridgeway.__file__)")
     assert Path(place.strip()).is_relative_to(plain.parents[1])
-    assert said(plain, shop.folder, "-m", "ridgeway", "--version").startswith("ridgeway 0.")
-    assert all(name in said(plain, shop.folder, "-m", "ridgeway", "--help") for name in COMMANDS)
-    routed = said(plain, shop.folder, "-m", "ridgeway", "route", str(shop / "release"), "abcdefgh")
+    assert said(plain, shop.folder, "-m", "ridgeway", "--version").startswith(
+        "ridgeway 0."
+    )
+    assert all(
+        name in said(plain, shop.folder, "-m", "ridgeway", "--help")
+        for name in COMMANDS
+    )
+    routed = said(
+        plain, shop.folder, "-m", "ridgeway", "route", str(shop / "release"), "abcdefgh"
+    )
     assert routed.startswith("law")
 
 
@@ -231,8 +325,12 @@ def paths(found: Any, *above: str) -> Iterator[list[str]]:
         yield from paths(each, *above, name)
 
 
-def test_every_command_of_a_plain_install_answers_or_names_its_extra(plain: Path, tmp_path: Path) -> None:
-    """Bare and with --help: its help, what is wrong with its words, or one sentence with the extra that it needs."""
+def test_every_command_of_a_plain_install_answers_or_names_its_extra(
+    plain: Path, tmp_path: Path
+) -> None:
+    """Bare and with --help: its help, what is wrong with its words, or one sentence with the extra
+    that it needs.
+    """
     asked = [[*path, *more] for path in paths(command()) for more in ([], ["--help"])]
     answers = json.loads(said(plain, tmp_path, "-c", RUN_ALL, json.dumps(asked)))
     assert len(answers) > 100
@@ -242,16 +340,25 @@ def test_every_command_of_a_plain_install_answers_or_names_its_extra(plain: Path
         assert told.strip() and "Traceback" not in told
         if told.startswith("ridgeway: `ridgeway"):
             extra = MORE_EXTRAS.get(" ".join(words[:2])) or COMMANDS[words[0]].extra
-            assert (code, told.count("\n")) == (2, 1) and f"pip install '.[{extra}]'" in told, told
+            assert (code, told.count("\n")) == (
+                2,
+                1,
+            ) and f"pip install '.[{extra}]'" in told, told
             missing += 1
     assert missing > 80
 
 
 @pytest.mark.parametrize("extra", ["client", "coordinator", "serve", "simulation"])
-def test_the_extra_of_a_command_is_all_that_its_help_needs(environment: Path, tmp_path: Path, extra: str) -> None:
+def test_the_extra_of_a_command_is_all_that_its_help_needs(
+    environment: Path, tmp_path: Path, extra: str
+) -> None:
     """Whoever installs what the sentence names is told what to type next."""
     python = installed(environment, tmp_path / "environment", extra)
-    asked = [[*path, "--help"] for path in paths(command()) if COMMANDS[path[0]].extra == extra]
+    asked = [
+        [*path, "--help"]
+        for path in paths(command())
+        if COMMANDS[path[0]].extra == extra
+    ]
     answers = json.loads(said(python, tmp_path, "-c", RUN_ALL, json.dumps(asked)))
     assert [answer for answer in answers if answer[1] != 0] == []
 
@@ -261,14 +368,16 @@ import pkgutil, sys, warnings
 import ridgeway
 warnings.simplefilter("ignore")
 names = [each.name for each in pkgutil.walk_packages(ridgeway.__path__, "ridgeway.")]
-kernels = [name for name in names if ".gpu" in name or ".adapters." in name or name.endswith("__main__")]
-for name in sorted({*names} - {*kernels}):
+apart = (".gpu", ".adapters.", "__main__")
+for name in sorted(name for name in names if not any(part in name for part in apart)):
     __import__(name)
 print(len(names))
 """
 
 
-def test_every_module_of_an_installed_wheel_can_be_imported(whole: Path, tmp_path: Path) -> None:
+def test_every_module_of_an_installed_wheel_can_be_imported(
+    whole: Path, tmp_path: Path
+) -> None:
     """None of them needs what stayed in the checkout; what knows GPUs is imported where one is."""
     assert int(said(whole, tmp_path, "-c", IMPORT_ALL)) > 200
 
@@ -278,9 +387,20 @@ def test_an_installed_wheel_simulates_a_federation(whole: Path, tmp_path: Path) 
     save_encoder(tiny_encoder(), tmp_path / "encoder")
     for domain, letter in (("law", "a"), ("code", "b"), ("medicine", "c")):
         for part in ("train", "test"):
-            lines = [json.dumps({"text": f"{letter * 20} {number}."}) for number in range(30)]
+            lines = [
+                json.dumps({"text": f"{letter * 20} {number}."}) for number in range(30)
+            ]
             (tmp_path / f"{domain}.{part}.jsonl").write_text("\n".join(lines) + "\n")
-    words = ("simulate", "--data", ".", "--encoder", "dir:encoder", "--out", "release", "--json")
+    words = (
+        "simulate",
+        "--data",
+        ".",
+        "--encoder",
+        "dir:encoder",
+        "--out",
+        "release",
+        "--json",
+    )
     told = json.loads(said(whole, tmp_path, "-m", "ridgeway", *words))
     assert told["holders"] == 3
     assert (tmp_path / "release").is_dir()

@@ -1,4 +1,6 @@
-"""README and docs: commands that exist, links that lead somewhere, plain words, a site that builds."""
+"""README and docs: commands that exist, links that lead somewhere, plain words, a site that
+builds.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +28,13 @@ FRONT = [ROOT / name for name in ("README.md", "CONTRIBUTING.md")]
 
 def blocks(text: str) -> Iterator[str]:
     """Code of a page: what is indented by four, and fenced shell."""
-    fenced = re.findall(r"^```(?:sh|console)?\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    fenced = re.findall(
+        r"^```(?:sh|console)?\n(.*?)^```", text, re.MULTILINE | re.DOTALL
+    )
     indented = re.findall(
-        r"(?:^(?: {4,}).*\n|^\n)+", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL), re.MULTILINE
+        r"(?:^(?: {4,}).*\n|^\n)+",
+        re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL),
+        re.MULTILINE,
     )
     yield from fenced
     yield from indented
@@ -45,7 +51,9 @@ def commands_in(text: str) -> Iterator[list[str]]:
                     yield [word for word in words if word != "…"]
 
 
-@pytest.mark.parametrize("path", [*FRONT, *PAGES], ids=lambda path: str(path.relative_to(ROOT)))
+@pytest.mark.parametrize(
+    "path", [*FRONT, *PAGES], ids=lambda path: str(path.relative_to(ROOT))
+)
 def test_every_documented_command_is_one_of_this_ridgeway(path: Path) -> None:
     """Its options and arguments, too: a command that is renamed must be renamed there."""
     text = path.read_text(encoding="utf-8")
@@ -58,9 +66,16 @@ def test_every_documented_command_is_one_of_this_ridgeway(path: Path) -> None:
 def test_the_documented_commands_are_found() -> None:
     """A pattern that finds nothing would let everything pass."""
     found = [
-        " ".join(words[1:3]) for path in [*FRONT, *PAGES] for words in commands_in(path.read_text(encoding="utf-8"))
+        " ".join(words[1:3])
+        for path in [*FRONT, *PAGES]
+        for words in commands_in(path.read_text(encoding="utf-8"))
     ]
-    assert {"coordinator up", "client join", "client prepare", "serve demo-run/release"} <= set(found)
+    assert {
+        "coordinator up",
+        "client join",
+        "client prepare",
+        "serve demo-run/release",
+    } <= set(found)
     assert len(found) > 80
 
 
@@ -73,7 +88,9 @@ def test_links_of_the_front_pages_lead_somewhere(path: Path) -> None:
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(DOCS)))
 def test_a_page_opens_with_whom_it_is_for(path: Path) -> None:
-    """A title, then one sentence that begins with *For*; the first page has a table of readers instead."""
+    """A title, then one sentence that begins with *For*; the first page has a table of readers
+    instead.
+    """
     lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line]
     assert lines[0].startswith("# ")
     assert lines[1].startswith("For ") or path == DOCS / "index.md"
@@ -123,7 +140,12 @@ def folder(tmp_path: Path) -> Workshop:
     shutil.copytree(shop / "tests", shop / "held-out")
     for domain in ("code", "medicine"):
         (shop / f"{domain}.stats").unlink(missing_ok=True)
-        assert shop.prepare(f"{domain}.jsonl", "--domain", domain, "--out", f"{domain}.stats").code == 0
+        assert (
+            shop.prepare(
+                f"{domain}.jsonl", "--domain", domain, "--out", f"{domain}.stats"
+            ).code
+            == 0
+        )
     shutil.copytree(shop / "tests", shop / "contracts")
     with gzip.open(shop / "rulings.jsonl.gz", "wb") as file:
         file.write((shop / "law.jsonl").read_bytes())
@@ -135,7 +157,9 @@ def folder(tmp_path: Path) -> Workshop:
 @pytest.mark.slow
 @pytest.mark.parametrize("page", RUNS)
 def test_documented_commands_run_as_written(folder: Workshop, page: str) -> None:
-    """In their order; `prepare` and `solve` with the small encoder of tests, which the page need not name."""
+    """In their order; `prepare` and `solve` with the small encoder of tests, which the page need
+    not name.
+    """
     text = (ROOT / page).read_text(encoding="utf-8")
     if "coordinator solve" in text:
         shutil.rmtree(folder / "release")
@@ -145,7 +169,11 @@ def test_documented_commands_run_as_written(folder: Workshop, page: str) -> None
         said = " ".join(words[1:])
         if not said.startswith(SAFE):
             continue
-        small = ["--encoder", folder.encoder] if said.startswith(("client prepare", "coordinator solve")) else []
+        small = (
+            ["--encoder", folder.encoder]
+            if said.startswith(("client prepare", "coordinator solve"))
+            else []
+        )
         done = folder.call(*words[1:], *small, stdin="abc\n")
         assert done.code == 0, f"{said}: {done.stderr}"
         ran += 1
@@ -153,7 +181,12 @@ def test_documented_commands_run_as_written(folder: Workshop, page: str) -> None
     for code in re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
         if "openai" not in code:
             environment = folder.environment(PYTHONPATH=str(ROOT))
-            subprocess.run([sys.executable, "-c", code], cwd=folder.folder, env=environment, check=True)
+            subprocess.run(
+                [sys.executable, "-c", code],
+                cwd=folder.folder,
+                env=environment,
+                check=True,
+            )
 
 
 # The site
@@ -162,9 +195,20 @@ def test_documented_commands_run_as_written(folder: Workshop, page: str) -> None
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site")
-    words = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
+    words = [
+        sys.executable,
+        "-m",
+        "mkdocs",
+        "build",
+        "--strict",
+        "--quiet",
+        "--site-dir",
+        str(folder),
+    ]
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
-    done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        words, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     return folder
 
@@ -185,7 +229,8 @@ def test_the_site_asks_no_other_site(site: Path) -> None:
     """It can be read without the internet."""
     for page in site.rglob("*.html"):
         asked = re.findall(
-            r'<(?:script|link|img)[^>]+(?:src|href)="(https?://[^"]+)"', page.read_text(encoding="utf-8")
+            r'<(?:script|link|img)[^>]+(?:src|href)="(https?://[^"]+)"',
+            page.read_text(encoding="utf-8"),
         )
         assert asked == []
 
@@ -197,11 +242,18 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", ["index", "quickstart/index", "reference/privacy/index", "reference/cli/index"])
-def test_a_page_of_the_site_is_readable(browser: Browser, site: Path, page: str) -> None:
+@pytest.mark.parametrize(
+    "page",
+    ["index", "quickstart/index", "reference/privacy/index", "reference/cli/index"],
+)
+def test_a_page_of_the_site_is_readable(
+    browser: Browser, site: Path, page: str
+) -> None:
     """By axe-core, narrow and wide, light and dark, nothing to scroll sideways."""
     with browser.new_context(bypass_csp=True) as context:
         seen = context.new_page()
         seen.goto((site / f"{page}.html").as_uri())
-        seen.add_style_tag(content="* { transition: none !important; }")  # colours as they are once settled
+        seen.add_style_tag(
+            content="* { transition: none !important; }"
+        )  # colours as they are once settled
         assert violations(seen, ["wcag2a", "wcag2aa"]) == []

@@ -23,7 +23,13 @@ from ridgeway.common.base.errors import InputError, RidgewayError
 from ridgeway.common.deploy.processes import flower_environment, script
 from ridgeway.common.encoding.encoder_sources import find_encoder
 from tests.support.corpora_on_disk import ALPHABETS, sentences, write_jsonl
-from tests.support.flower_parts import MESSAGE_TYPE, FlowerMessage, LocalGrid, RecordDict, local_grid
+from tests.support.flower_parts import (
+    MESSAGE_TYPE,
+    FlowerMessage,
+    LocalGrid,
+    RecordDict,
+    local_grid,
+)
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 LEGAL = sentences("law", 70)[-1].replace("\n", " ")
@@ -45,7 +51,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for domain in ALPHABETS:
         write_jsonl(place / "data" / f"{domain}.train.jsonl", sentences(domain, 60))
         write_jsonl(place / "data" / f"{domain}.test.jsonl", sentences(domain, 70)[60:])
-    (place / "public.txt").write_text("\n".join(text for domain in ALPHABETS for text in sentences(domain, 20)))
+    (place / "public.txt").write_text(
+        "\n".join(text for domain in ALPHABETS for text in sentences(domain, 20))
+    )
     told = run("own_encoder.py", place / "encoder", place / "public.txt")
     assert told[1] == f"fingerprint {find_encoder(named(place)).fingerprint}"
     return place
@@ -58,7 +66,9 @@ def named(folder: Path) -> str:
 @pytest.fixture(scope="module")
 def release(folder: Path) -> Path:
     """What federation.py makes with this encoder."""
-    first, *_, place, accuracy = run("federation.py", folder / "work", folder / "data", named(folder))
+    first, *_, place, accuracy = run(
+        "federation.py", folder / "work", folder / "data", named(folder)
+    )
     assert first == "ready       code"
     assert accuracy == "accuracy    100.0 %"
     return Path(place.split()[1])
@@ -76,11 +86,18 @@ def test_prompts_are_routed_in_python(release: Path) -> None:
     assert unsure.startswith("generalist ")
 
 
-def test_a_fastapi_app_routes_chats(release: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fastapi_app_routes_chats(
+    release: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """And answers 422 to what is no chat."""
     monkeypatch.setenv("RELEASE", str(release))
     with TestClient(runpy.run_path(str(EXAMPLES / "fastapi_app.py"))["app"]) as client:
-        assert client.post("/ask", json=[{"role": "user", "content": LEGAL}]).json()["domain"] == "law"
+        assert (
+            client.post("/ask", json=[{"role": "user", "content": LEGAL}]).json()[
+                "domain"
+            ]
+            == "law"
+        )
         assert client.post("/ask", json=[{"content": LEGAL}]).status_code == 422
 
 
@@ -103,17 +120,30 @@ Config = dict[str, Any]
 
 
 @pytest.fixture
-def config(flower_app: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
+def config(
+    flower_app: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Config:
     """The app's, for a masked round in a new folder on the corpora of three domains."""
-    usual: Config = tomllib.loads((flower_app / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+    usual: Config = tomllib.loads((flower_app / "pyproject.toml").read_text())["tool"][
+        "flwr"
+    ]["app"]["config"]
     monkeypatch.setenv("RIDGEWAY_SIMULATION", "")
-    places = {"work": str(tmp_path / "work"), "data": str(folder / "data"), "encoder": named(folder)}
+    places = {
+        "work": str(tmp_path / "work"),
+        "data": str(folder / "data"),
+        "encoder": named(folder),
+    }
     return usual | places | {"mode": "masked", "wait": 0}
 
 
 def run_app(config: Config, nodes: int) -> None:
-    """The app's two parts on a grid that gives nodes their number and the run's settings, as Flower's engine does."""
-    grid = LocalGrid(importlib.import_module("ridgeway_app.client_app").app, dict.fromkeys(range(1, nodes + 1), Path()))
+    """The app's two parts on a grid that gives nodes their number and the run's settings, as
+    Flower's engine does.
+    """
+    grid = LocalGrid(
+        importlib.import_module("ridgeway_app.client_app").app,
+        dict.fromkeys(range(1, nodes + 1), Path()),
+    )
     for node, context in grid._contexts.items():
         context.node_config = {"partition-id": node - 1, "num-partitions": nodes}
         context.run_config = config
@@ -121,10 +151,17 @@ def run_app(config: Config, nodes: int) -> None:
     server.main(grid, SimpleNamespace(run_id=local_grid.RUN, run_config=config))
 
 
-def test_the_flower_app_runs_a_round_with_a_holder_for_each_node(config: Config, tmp_path: Path) -> None:
+def test_the_flower_app_runs_a_round_with_a_holder_for_each_node(
+    config: Config, tmp_path: Path
+) -> None:
     """In a folder of this run alone."""
     run_app(config, 3)
-    assert Router.load(tmp_path / f"work/{local_grid.RUN}/coordinator/releases/0001").route(LEGAL).best == "law"
+    assert (
+        Router.load(tmp_path / f"work/{local_grid.RUN}/coordinator/releases/0001")
+        .route(LEGAL)
+        .best
+        == "law"
+    )
 
 
 @pytest.mark.parametrize(
@@ -139,7 +176,11 @@ def test_the_flower_app_runs_a_round_with_a_holder_for_each_node(config: Config,
     ],
 )
 def test_the_flower_app_refuses_in_a_sentence_what_cannot_run(
-    changes: Config, words: str, config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    changes: Config,
+    words: str,
+    config: Config,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Before anything is written."""
     monkeypatch.chdir(tmp_path)
@@ -148,22 +189,34 @@ def test_the_flower_app_refuses_in_a_sentence_what_cannot_run(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_flower_app_asks_holders_for_what_they_have_agreed_to(release: Path, config: Config) -> None:
+def test_the_flower_app_asks_holders_for_what_they_have_agreed_to(
+    release: Path, config: Config
+) -> None:
     """A mode or an ε that is not the coordinator's is refused before any holder is asked."""
     place = {"coordinator": str(release.parents[1])}
-    with pytest.raises(InputError, match=r"the run asks for mode clear and epsilon 1, and holders .* mode masked"):
+    with pytest.raises(
+        InputError,
+        match=r"the run asks for mode clear and epsilon 1, and holders .* mode masked",
+    ):
         run_app(config | place | {"mode": "clear"}, 3)
 
 
 def test_a_supernode_without_a_holder_says_so(flower_app: Path) -> None:
     """To the coordinator, in words that tell nothing of its machine."""
-    grid = LocalGrid(importlib.import_module("ridgeway_app.client_app").app, {1: Path()})
+    grid = LocalGrid(
+        importlib.import_module("ridgeway_app.client_app").app, {1: Path()}
+    )
     grid._contexts[1].node_config = {}
     [reply] = grid.send_and_receive([FlowerMessage(RecordDict(), 1, MESSAGE_TYPE)])
-    assert reply.error.reason == "this SuperNode was started without --node-config 'holder=\"DIR\"'"
+    assert (
+        reply.error.reason
+        == "this SuperNode was started without --node-config 'holder=\"DIR\"'"
+    )
 
 
-def test_the_flower_app_says_that_ridgeway_is_missing(flower_app: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_flower_app_says_that_ridgeway_is_missing(
+    flower_app: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """And how to install it, since no registry has it."""
     monkeypatch.delitem(sys.modules, "ridgeway_app", raising=False)
     monkeypatch.setitem(sys.modules, "ridgeway", None)
@@ -175,12 +228,24 @@ def test_flower_builds_the_app(flower_app: Path, tmp_path: Path) -> None:
     """In the newest format, which checks the licence and the versions of Flower that it names."""
     environment = flower_environment(tmp_path / "home")
     command = [script("flwr"), "build", "--app", str(flower_app)]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command,
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     [built] = tmp_path.glob("ridgeway.ridgeway-round.*.fab")
     with zipfile.ZipFile(built) as archive:
         held = set(archive.namelist())
-    assert {"pyproject.toml", "LICENSE.md", "ridgeway_app/client_app.py", "ridgeway_app/server_app.py"} <= held
+    assert {
+        "pyproject.toml",
+        "LICENSE.md",
+        "ridgeway_app/client_app.py",
+        "ridgeway_app/server_app.py",
+    } <= held
 
 
 def test_every_example_is_short_and_compiles() -> None:

@@ -1,4 +1,6 @@
-"""What users import, and what importing it costs: a routed prompt needs none of the heavy packages."""
+"""What users import, and what importing it costs: a routed prompt needs none of the heavy
+packages.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,8 @@ TYPERS = {"pydantic"} & {words.partition(">")[0] for words in requires("typer") 
 LIBRARY = """
 import ridgeway
 router = ridgeway.Router.load(RELEASE)
-said = [router.route("abcdefgh").domain, router.explain("0123").decision.domain, router.route_many(["nopq"])[0].domain]
+said = [router.route("abcdefgh"), router.explain("0123").decision, *router.route_many(["nopq"])]
+said = [decision.domain for decision in said]
 """
 COMMAND = """
 import contextlib, io
@@ -46,7 +49,10 @@ for words in RUNS:
         main(words)
     said.append(shown.getvalue())
 """
-ROUTED = 'RUNS = [["route", RELEASE, *words] for words in (["abcdefgh"], ["0123", "--explain"], ["nopq", "--json"])]'
+ROUTED = """
+PROMPTS = ["abcdefgh"], ["0123", "--explain"], ["nopq", "--json"]
+RUNS = [["route", RELEASE, *words] for words in PROMPTS]
+"""
 SERVICE = """
 from dataclasses import fields
 from importlib.metadata import requires
@@ -57,7 +63,8 @@ from ridgeway.common.serve.routing.current_release import ReleaseSource
 from ridgeway.common.serve.routing.routing_service import RoutingService
 service = RoutingService(ReleaseSource(Path(RELEASE)))
 experts = Path(RELEASE).with_name("experts.toml")
-experts.write_text('fallback = "x"\\n[experts.x]\\nbase_url = "http://127.0.0.1:9/v1"\\nmodel = "x"\\n')
+expert = 'fallback = "x"\\n[experts.x]\\nbase_url = "http://127.0.0.1:9/v1"\\nmodel = "x"\\n'
+experts.write_text(expert)
 create_app(service, gateway=Gateway(service, experts))
 service.threads.close()
 said = []
@@ -69,12 +76,18 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
     return workshop(tmp_path_factory.mktemp("workshop"))
 
 
-def in_a_new_process(code: str, release: Path, shop: Workshop) -> tuple[list[Any], set[str]]:
+def in_a_new_process(
+    code: str, release: Path, shop: Workshop
+) -> tuple[list[Any], set[str]]:
     """What the code said, and every module that it had imported in the end."""
     report = "import json, sys; print(json.dumps([said, sorted(sys.modules)]))"
     script = f"RELEASE = {str(release)!r}\n{code}\n{report}"
     done = subprocess.run(
-        [sys.executable, "-c", script], env=shop.environment(), capture_output=True, text=True, check=True
+        [sys.executable, "-c", script],
+        env=shop.environment(),
+        capture_output=True,
+        text=True,
+        check=True,
     )
     said, modules = json.loads(done.stdout.splitlines()[-1])
     return said, {name.removeprefix("ridgeway.").partition(".")[0] for name in modules}
@@ -105,7 +118,15 @@ def test_the_public_names_of_a_router_are_pinned() -> None:
     public = {name for name in vars(ridgeway.Router) if not name.startswith("_")}
     public -= {field.name for field in fields(ridgeway.Router)}
     assert public == {
-        *("explain", "explain_turns", "follow", "load", "route", "route_many", "route_turns"),
+        *(
+            "explain",
+            "explain_turns",
+            "follow",
+            "load",
+            "route",
+            "route_many",
+            "route_turns",
+        ),
         *("make_fast", "with_confidence", "with_selector", "without"),
         *("has_sentences", "reads_sentences", "route_by_table"),
     }
@@ -125,7 +146,9 @@ def test_the_public_names_of_a_router_are_pinned() -> None:
 
 
 def test_routing_imports_nothing_heavy(shop: Workshop) -> None:
-    """An application that loads a release and routes needs neither torch nor Flower nor the holder's packages."""
+    """An application that loads a release and routes needs neither torch nor Flower nor the
+    holder's packages.
+    """
     said, modules = in_a_new_process(LIBRARY, shop / "release", shop)
     assert said == ["law", "code", "medicine"]
     assert modules.isdisjoint(HEAVY)
@@ -138,23 +161,38 @@ def test_the_route_command_imports_nothing_heavy(shop: Workshop) -> None:
     assert [text.split()[0] for text in said[:2]] == ["law", "code"]
     assert json.loads(said[2])["domain"] == "medicine"
     assert "typer" in modules
-    assert modules.isdisjoint({*HEAVY, "pydantic", "client", "coordinator", "simulations"} - TYPERS)
+    assert modules.isdisjoint(
+        {*HEAVY, "pydantic", "client", "coordinator", "simulations"} - TYPERS
+    )
 
 
 def test_commands_use_one_thread_of_blas(shop: Workshop) -> None:
     """Where a release reads sentences, a busy machine would make a prompt wait for the others."""
-    unset = "import os; [os.environ.pop(name, None) for name in ('OMP_NUM_THREADS', 'OPENBLAS_NUM_THREADS')]"
-    told = "from threadpoolctl import threadpool_info; said = [each['num_threads'] for each in threadpool_info()]"
-    said, _ = in_a_new_process(f"{unset}\n{ROUTED}\n{COMMAND}\n{told}", shop / "release", shop)
+    unset = (
+        "import os; [os.environ.pop(name, None) for name in ('OMP_NUM_THREADS', "
+        "'OPENBLAS_NUM_THREADS')]"
+    )
+    told = (
+        "from threadpoolctl import threadpool_info; said = [each['num_threads'] for "
+        "each in "
+        "threadpool_info()]"
+    )
+    said, _ = in_a_new_process(
+        f"{unset}\n{ROUTED}\n{COMMAND}\n{told}", shop / "release", shop
+    )
     assert set(said) == {1}
 
 
 @pytest.mark.parametrize("word", ["--help", "--version"])
 def test_the_front_door_imports_no_command(word: str, shop: Workshop) -> None:
     """The list of commands, and the version, need no package of any extra."""
-    said, modules = in_a_new_process(f"RUNS = [[{word!r}]]\n{COMMAND}", shop / "release", shop)
+    said, modules = in_a_new_process(
+        f"RUNS = [[{word!r}]]\n{COMMAND}", shop / "release", shop
+    )
     assert "ridgeway" in said[0]
-    assert modules.isdisjoint({*HEAVY, "pydantic", "numpy", "client", "coordinator", "simulations"} - TYPERS)
+    assert modules.isdisjoint(
+        {*HEAVY, "pydantic", "numpy", "client", "coordinator", "simulations"} - TYPERS
+    )
 
 
 def test_the_list_of_commands_says_what_each_says_of_itself() -> None:
@@ -167,7 +205,10 @@ def test_the_list_of_commands_says_what_each_says_of_itself() -> None:
 @pytest.mark.parametrize(
     ("raised", "said"),
     [
-        (ModuleNotFoundError("No module named 'absent'", name="absent.part"), "needs absent of the extra `serve`: "),
+        (
+            ModuleNotFoundError("No module named 'absent'", name="absent.part"),
+            "needs absent of the extra `serve`: ",
+        ),
         (
             ModuleNotFoundError("No module named 'numpy.gone'", name="numpy.gone"),
             r"cannot use numpy [\d.]+ \(No module",
@@ -176,9 +217,14 @@ def test_the_list_of_commands_says_what_each_says_of_itself() -> None:
     ],
 )
 def test_only_what_another_package_lacks_is_told_as_such(
-    raised: ModuleNotFoundError, said: str | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    raised: ModuleNotFoundError,
+    said: str | None,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """One sentence names the extra, or the version that does not fit; an error within Ridgeway shows itself."""
+    """One sentence names the extra, or the version that does not fit; an error within Ridgeway
+    shows itself.
+    """
 
     def add_key(*words: object, **options: object) -> None:
         raise raised
@@ -187,21 +233,30 @@ def test_only_what_another_package_lacks_is_told_as_such(
     with pytest.raises(SystemExit if said else ModuleNotFoundError, match=r"2|gone"):
         main(["keys", "add", "file", "name"])
     if said:
-        assert re.fullmatch(f"ridgeway: `ridgeway keys` {said}.*\n", capsys.readouterr().err)
+        assert re.fullmatch(
+            f"ridgeway: `ridgeway keys` {said}.*\n", capsys.readouterr().err
+        )
 
 
 @pytest.mark.slow
 def test_serving_imports_neither_torch_nor_flower(shop: Workshop) -> None:
     """The whole application, gateway and page included, over a release with a table."""
     _, modules = in_a_new_process(SERVICE, shop / "release", shop)
-    assert modules.isdisjoint({"torch", "transformers", "flwr", "grpc", "ray", "scipy", "client"})
+    assert modules.isdisjoint(
+        {"torch", "transformers", "flwr", "grpc", "ray", "scipy", "client"}
+    )
     assert {"fastapi", "aiohttp"} <= modules
 
 
 def test_importing_the_front_door_does_no_work(shop: Workshop) -> None:
     """Not a folder is made, and the packages of the command line are left alone."""
     home = shop.folder / "untouched"
-    folders = f"import os; os.environ['RIDGEWAY_CACHE'] = os.environ['RIDGEWAY_CONFIG'] = {str(home)!r}"
+    folders = (
+        "import os; os.environ['RIDGEWAY_CACHE'] = "
+        "os.environ['RIDGEWAY_CONFIG'] "
+        "= "
+        f"{str(home)!r}"
+    )
     code = f"{folders}\nimport ridgeway\nsaid = []"
     _, modules = in_a_new_process(code, shop / "release", shop)
     assert not home.exists()

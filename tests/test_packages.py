@@ -1,4 +1,5 @@
-"""Images, compose file, units and chart: their commands are those of this Ridgeway, and they ask for few rights.
+"""Images, compose file, units and chart: their commands are those of this Ridgeway, and they ask
+for few rights.
 
 What a tool must judge is judged where the tool is.
 """
@@ -53,7 +54,9 @@ HARDENED = {
 
 
 def needs(tool: str) -> pytest.MarkDecorator:
-    return pytest.mark.skipif(shutil.which(tool) is None, reason=f"there is no {tool} on this machine")
+    return pytest.mark.skipif(
+        shutil.which(tool) is None, reason=f"there is no {tool} on this machine"
+    )
 
 
 def containerfile() -> str:
@@ -63,7 +66,11 @@ def containerfile() -> str:
 def stages() -> dict[str, list[str]]:
     """The instructions of each stage of the Containerfile, by its name."""
     text = containerfile().replace("\\\n", " ")
-    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    lines = [
+        line.strip()
+        for line in text.splitlines()
+        if line.strip() and not line.startswith("#")
+    ]
     found: dict[str, list[str]] = {}
     for line in lines:
         if line.startswith("FROM "):
@@ -79,7 +86,9 @@ def compose() -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """What a container sees of a volume. part: of its folders, the one that is seen; all of it if empty."""
+    """What a container sees of a volume. part: of its folders, the one that is seen; all of it if
+    empty.
+    """
 
     source: str
     target: str
@@ -96,7 +105,14 @@ def mounts(service: Mapping[str, Any]) -> list[Mount]:
             found.append(Mount(source, target, mode == ["ro"]))
         else:
             part = mount.get("volume", {}).get("subpath", "")
-            found.append(Mount(mount["source"], mount["target"], mount.get("read_only", False), part))
+            found.append(
+                Mount(
+                    mount["source"],
+                    mount["target"],
+                    mount.get("read_only", False),
+                    part,
+                )
+            )
     return found
 
 
@@ -108,19 +124,29 @@ ALL_PARTS = {
 """Of the coordinator's values, those with which the chart makes everything that it can."""
 
 
-def chart_resources(name: str, coordinator: Mapping[str, Any] = ALL_PARTS, **serve: Any) -> list[dict[str, Any]]:
+def chart_resources(
+    name: str, coordinator: Mapping[str, Any] = ALL_PARTS, **serve: Any
+) -> list[dict[str, Any]]:
     """What a template of the chart makes; serve: values of the service that routes."""
     given = {"coordinator": coordinator, "serve": {"enabled": True, **serve}}
     return ChartTemplates(PACKAGES / "chart", given).resources(name)
 
 
 def unit_words(path: Path) -> list[str]:
-    """The command of a unit, with its own variables in their places, and without others that its operator may set."""
+    """The command of a unit, with its own variables in their places, and without others that its
+    operator may set.
+    """
     service = unit(path)["Service"]
-    line = service["ExecStart"].replace("%%", "%").replace("$(date -u +%Y-%m-%dT%H%M%S)", "now")
+    line = (
+        service["ExecStart"]
+        .replace("%%", "%")
+        .replace("$(date -u +%Y-%m-%dT%H%M%S)", "now")
+    )
     for pair in shlex.split(service["Environment"]):
         name, _, value = pair.partition("=")
-        line = line.replace(f"${{{name}}}", shlex.quote(value)).replace(f"${name}", value)
+        line = line.replace(f"${{{name}}}", shlex.quote(value)).replace(
+            f"${name}", value
+        )
     words = shlex.split(line)
     if words[:2] == ["/bin/sh", "-ec"]:
         words = shlex.split(words[2].removeprefix("exec "))
@@ -137,7 +163,9 @@ def unit(path: Path) -> ConfigParser:
 
 def chart_pods(name: str, **serve: Any) -> list[dict[str, Any]]:
     found = [each.get("spec", {}) for each in chart_resources(name, **serve)]
-    found = [each["jobTemplate"]["spec"] if "jobTemplate" in each else each for each in found]
+    found = [
+        each["jobTemplate"]["spec"] if "jobTemplate" in each else each for each in found
+    ]
     return [each["template"]["spec"] for each in found if "template" in each]
 
 
@@ -155,7 +183,8 @@ def scripts(text: str) -> Iterator[list[str]]:
     """Every `ridgeway …` of a shell script, up to the end of its command."""
     for line in text.splitlines():
         for found in re.findall(
-            r"(?:^|\|\| |exec )\s*(ridgeway .*)$", line.strip().removeprefix("- ").partition(" # ")[0]
+            r"(?:^|\|\| |exec )\s*(ridgeway .*)$",
+            line.strip().removeprefix("- ").partition(" # ")[0],
         ):
             yield shlex.split(found)
 
@@ -163,11 +192,20 @@ def scripts(text: str) -> Iterator[list[str]]:
 def commands() -> list[list[str]]:
     """Every command of Ridgeway that anything in the packages runs."""
     found = [
-        ["ridgeway", *json.loads(line[4:])] for lines in stages().values() for line in lines if line.startswith("CMD")
+        ["ridgeway", *json.loads(line[4:])]
+        for lines in stages().values()
+        for line in lines
+        if line.startswith("CMD")
     ]
     for service in compose()["services"].values():
         words = service.get("command", [])
-        found += scripts(words[0]) if service.get("entrypoint") else [["ridgeway", *words]] if words else []
+        found += (
+            scripts(words[0])
+            if service.get("entrypoint")
+            else [["ridgeway", *words]]
+            if words
+            else []
+        )
     for path in UNITS:
         found.append(["ridgeway", *unit_words(path)])
     return [*found, *chart_words()]
@@ -195,7 +233,9 @@ def test_an_image_runs_as_nobody_special_and_says_how_it_is(target: str) -> None
     assert "USER 10001:10001" in runtime and "VOLUME /data" in runtime
     [build] = [line for line in stages()[f"{target}-build"] if line.startswith("RUN")]
     left_out = "pip uv" if target == "serve" else "pip"  # Flower needs uv
-    assert build.count("-c requirements.lock") == 2 and build.endswith(f"pip uninstall --yes {left_out}")
+    assert build.count("-c requirements.lock") == 2 and build.endswith(
+        f"pip uninstall --yes {left_out}"
+    )
 
 
 def health_check(target: str) -> list[str]:
@@ -203,7 +243,9 @@ def health_check(target: str) -> list[str]:
     return list(json.loads(check.partition("CMD ")[2]))
 
 
-def test_a_client_is_healthy_if_and_only_if_there_is_a_supernode(tmp_path: Path) -> None:
+def test_a_client_is_healthy_if_and_only_if_there_is_a_supernode(
+    tmp_path: Path,
+) -> None:
     """The check itself, whose words name what it looks for, is none."""
     shell, flag, code = health_check("client")
     processes = {
@@ -215,8 +257,12 @@ def test_a_client_is_healthy_if_and_only_if_there_is_a_supernode(tmp_path: Path)
     def healthy() -> bool:
         for number, words in processes.items():
             (tmp_path / number).mkdir(exist_ok=True)
-            (tmp_path / number / "cmdline").write_bytes(b"".join(word.encode() + b"\0" for word in words))
-        return not subprocess.run([shell, flag, code.replace("/proc", str(tmp_path))], check=False).returncode
+            (tmp_path / number / "cmdline").write_bytes(
+                b"".join(word.encode() + b"\0" for word in words)
+            )
+        return not subprocess.run(
+            [shell, flag, code.replace("/proc", str(tmp_path))], check=False
+        ).returncode
 
     assert not healthy()
     processes["7"] = _supernode(tmp_path, "coordinator:9443", 9092)
@@ -227,26 +273,41 @@ def test_serve_needs_neither_flower_nor_torch() -> None:
     """What `serve` imports is what its image installs."""
     [build] = [line for line in stages()["serve-build"] if line.startswith("RUN")]
     assert '"$(echo /dist/*.whl)[serve]"' in build
-    assert not any("torch" in line or "gpu" in line for lines in stages().values() for line in lines)
+    assert not any(
+        "torch" in line or "gpu" in line
+        for lines in stages().values()
+        for line in lines
+    )
 
 
 def test_what_is_copied_into_an_image_is_there() -> None:
     lines = [*stages()["wheel"], *stages()["source"]]
-    copied = [word for line in lines if line.startswith("COPY") and "--from" not in line for word in line.split()[1:-1]]
+    copied = [
+        word
+        for line in lines
+        if line.startswith("COPY") and "--from" not in line
+        for word in line.split()[1:-1]
+    ]
     assert copied and all((ROOT / word).exists() for word in copied)
     allowed = (PACKAGES / "Containerfile.dockerignore").read_text().splitlines()
-    assert {f"!{word}" for word in copied} == {line for line in allowed if line.startswith("!")}
+    assert {f"!{word}" for word in copied} == {
+        line for line in allowed if line.startswith("!")
+    }
 
 
 # Compose
 
 
 def test_every_service_is_hardened() -> None:
-    """A read-only root, no capability but the one that hands a volume over, no way to get others."""
+    """A read-only root, no capability but the one that hands a volume over, no way to get
+    others.
+    """
     for name, service in compose()["services"].items():
         assert service["read_only"] and service["cap_drop"] == ["ALL"], name
         assert service["security_opt"] == ["no-new-privileges:true"], name
-        assert service.get("cap_add", []) == (["CHOWN"] if name == "papers-init" else []), name
+        assert service.get("cap_add", []) == (
+            ["CHOWN"] if name == "papers-init" else []
+        ), name
         assert service["build"]["target"] in TARGETS, name
 
 
@@ -256,27 +317,52 @@ def test_a_holders_text_and_keys_are_its_own() -> None:
     for name in ("law", "code", "medicine"):
         own = [mount.source for mount in mounts(services[name])]
         assert own == [name, f"./corpora/{name}"]
-        others = {mount.source for other, service in services.items() if name not in other for mount in mounts(service)}
+        others = {
+            mount.source
+            for other, service in services.items()
+            if name not in other
+            for mount in mounts(service)
+        }
         assert not {source for source in others if source.split("/")[-1] == name}
-    assert set(compose()["volumes"]) == {"operator", "law", "code", "medicine", "papers", "keys"}
+    assert set(compose()["volumes"]) == {
+        "operator",
+        "law",
+        "code",
+        "medicine",
+        "papers",
+        "keys",
+    }
 
 
 # What the service that routes can see
 
 
 def is_releases_alone(seen: Mount) -> bool:
-    """Whether a mount of the operator's folder shows its releases, to be read, and nothing beside them."""
-    return (seen.target, seen.part, seen.read_only) == ("/releases", "coordinator/releases", True)
+    """Whether a mount of the operator's folder shows its releases, to be read, and nothing beside
+    them.
+    """
+    return (seen.target, seen.part, seen.read_only) == (
+        "/releases",
+        "coordinator/releases",
+        True,
+    )
 
 
 def test_serve_of_the_compose_file_sees_the_releases_and_not_the_signing_key() -> None:
-    """Of the operator's volume one folder, where the coordinator writes its releases; else its own keys alone."""
+    """Of the operator's volume one folder, where the coordinator writes its releases; else its own
+    keys alone.
+    """
     services = compose()["services"]
-    [operators] = [mount for mount in mounts(services["coordinator"]) if mount.source == "operator"]
+    [operators] = [
+        mount for mount in mounts(services["coordinator"]) if mount.source == "operator"
+    ]
     assert operators == Mount("operator", "/data", False)
     assert "/data/coordinator" in services["coordinator-init"]["command"][0]
     seen = {mount.source: mount for mount in mounts(services["serve"])}
-    assert set(seen) == {"operator", "keys", "./serve"} and len(mounts(services["serve"])) == 3
+    assert (
+        set(seen) == {"operator", "keys", "./serve"}
+        and len(mounts(services["serve"])) == 3
+    )
     assert seen["./serve"].read_only
     assert is_releases_alone(seen["operator"])
     assert services["serve"]["command"][:2] == ["serve", "/releases"]
@@ -284,32 +370,64 @@ def test_serve_of_the_compose_file_sees_the_releases_and_not_the_signing_key() -
 
 def test_serve_of_the_chart_sees_the_releases_and_not_the_signing_key() -> None:
     """Of the coordinator's claim, which is mounted once, one folder."""
-    [pod] = [each["spec"]["template"]["spec"] for each in chart_resources("serve.yaml") if each["kind"] == "Deployment"]
+    [pod] = [
+        each["spec"]["template"]["spec"]
+        for each in chart_resources("serve.yaml")
+        if each["kind"] == "Deployment"
+    ]
     [container] = pod["containers"]
     assert not pod.get("initContainers")
-    assert "usage" not in {volume["name"] for volume in pod["volumes"] if "persistentVolumeClaim" in volume}
-    claims = {volume["name"] for volume in pod["volumes"] if "persistentVolumeClaim" in volume}
+    assert "usage" not in {
+        volume["name"] for volume in pod["volumes"] if "persistentVolumeClaim" in volume
+    }
+    claims = {
+        volume["name"] for volume in pod["volumes"] if "persistentVolumeClaim" in volume
+    }
     seen = [mount for mount in container["volumeMounts"] if mount["name"] in claims]
-    [mount] = [Mount(each["name"], each["mountPath"], each["readOnly"], each.get("subPath", "")) for each in seen]
+    [mount] = [
+        Mount(
+            each["name"], each["mountPath"], each["readOnly"], each.get("subPath", "")
+        )
+        for each in seen
+    ]
     assert is_releases_alone(mount)
     assert container["args"][:2] == ["serve", "/releases"]
     assert {kind for volume in pod["volumes"] for kind in volume if kind != "name"} == {
         *("persistentVolumeClaim", "secret", "configMap", "emptyDir")
     }
-    [operator] = [each for each in chart_resources("coordinator.yaml") if each["kind"] == "StatefulSet"]
-    assert operator["spec"]["template"]["spec"]["containers"][0]["args"][-1] == "/data/coordinator"
+    [operator] = [
+        each
+        for each in chart_resources("coordinator.yaml")
+        if each["kind"] == "StatefulSet"
+    ]
+    assert (
+        operator["spec"]["template"]["spec"]["containers"][0]["args"][-1]
+        == "/data/coordinator"
+    )
 
 
 def test_serve_as_a_unit_cannot_see_the_coordinators_folder() -> None:
     """It is another user's, readable by that user alone, and hidden from the service besides."""
     service = unit(SYSTEMD / "ridgeway-serve.service")["Service"]
     operator = unit(SYSTEMD / "ridgeway-coordinator.service")["Service"]
-    assert HARDENED["StateDirectoryMode"] == "0700" and service["User"] != operator["User"]
+    assert (
+        HARDENED["StateDirectoryMode"] == "0700" and service["User"] != operator["User"]
+    )
     hidden = service["InaccessiblePaths"].split()
-    assert {"-/var/lib/ridgeway-coordinator", "-/var/lib/ridgeway-client"} <= set(hidden)
-    assert operator["ExecStart"].split()[-1].startswith("/var/lib/ridgeway-coordinator/")
-    assert not {"BindPaths", "BindReadOnlyPaths", "SupplementaryGroups", "Group"} & set(service)
-    read = [word for word in unit_words(SYSTEMD / "ridgeway-serve.service") if word.startswith("/")]
+    assert {"-/var/lib/ridgeway-coordinator", "-/var/lib/ridgeway-client"} <= set(
+        hidden
+    )
+    assert (
+        operator["ExecStart"].split()[-1].startswith("/var/lib/ridgeway-coordinator/")
+    )
+    assert not {"BindPaths", "BindReadOnlyPaths", "SupplementaryGroups", "Group"} & set(
+        service
+    )
+    read = [
+        word
+        for word in unit_words(SYSTEMD / "ridgeway-serve.service")
+        if word.startswith("/")
+    ]
     assert all(word.startswith("/var/lib/ridgeway-serve/") for word in read)
 
 
@@ -317,7 +435,9 @@ def test_serve_as_a_unit_cannot_see_the_coordinators_folder() -> None:
 
 
 def test_one_file_hardens_every_unit() -> None:
-    """By its name, which systemd applies to all units whose names begin with `ridgeway-`; no unit takes it back."""
+    """By its name, which systemd applies to all units whose names begin with `ridgeway-`; no unit
+    takes it back.
+    """
     common = unit(SYSTEMD / "ridgeway-.service.d" / "hardened.conf")["Service"]
     assert {name: common.get(name) for name in HARDENED} == HARDENED
     for path in UNITS:
@@ -326,12 +446,17 @@ def test_one_file_hardens_every_unit() -> None:
 
 
 @pytest.mark.parametrize("path", UNITS, ids=lambda path: path.name)
-def test_a_unit_writes_to_its_own_folder_and_each_holder_is_a_user_of_its_own(path: Path) -> None:
+def test_a_unit_writes_to_its_own_folder_and_each_holder_is_a_user_of_its_own(
+    path: Path,
+) -> None:
     service = unit(path)["Service"]
     role = path.stem.partition("@")[0].split("-")[1]
     is_holder = role == "client"
     name = f"ridgeway-{role}/%i" if is_holder else f"ridgeway-{role}"
-    assert service["StateDirectory"] == name and service.get("CacheDirectory", name) == name
+    assert (
+        service["StateDirectory"] == name
+        and service.get("CacheDirectory", name) == name
+    )
     assert service["User"] == name.replace("/", "-")
     places = [word for word in unit_words(path) if word.startswith("/var/")]
     places += re.findall(r"RIDGEWAY_(?:STATE|CONFIG)=(\S+)", service["Environment"])
@@ -352,20 +477,28 @@ def test_systemd_understands_every_line_of_the_units(tmp_path: Path) -> None:
     """Verified as installed, with a command in place of Ridgeway's."""
     shutil.copytree(SYSTEMD, tmp_path, dirs_exist_ok=True)
     for path in tmp_path.glob("*.service"):
-        path.write_text(path.read_text().replace("/opt/ridgeway/bin/ridgeway", "/bin/true"))
+        path.write_text(
+            path.read_text().replace("/opt/ridgeway/bin/ridgeway", "/bin/true")
+        )
     names = [path for path in sorted(tmp_path.iterdir()) if path.is_file()]
     environment = {**os.environ, "SYSTEMD_UNIT_PATH": f"{tmp_path}:"}
 
     def analyze(*words: str | Path) -> str:
         done = subprocess.run(
-            ["systemd-analyze", *words], capture_output=True, text=True, timeout=MAX_WAIT_S, env=environment
+            ["systemd-analyze", *words],
+            capture_output=True,
+            text=True,
+            timeout=MAX_WAIT_S,
+            env=environment,
         )
         assert (done.returncode, done.stderr) == (0, "")
         return done.stdout
 
     analyze("verify", *names)
     for path in UNITS:
-        judged = analyze("security", "--offline=true", "--no-pager", path.name.replace("@", "@law"))
+        judged = analyze(
+            "security", "--offline=true", "--no-pager", path.name.replace("@", "@law")
+        )
         [level] = re.findall(r"Overall exposure level for \S+: (\S+) OK", judged)
         assert float(level) < 2, path.name
 
@@ -375,7 +508,10 @@ def test_systemd_understands_every_line_of_the_units(tmp_path: Path) -> None:
 
 def test_every_value_and_part_that_the_chart_uses_is_there() -> None:
     values = yaml.safe_load((PACKAGES / "chart" / "values.yaml").read_text())
-    templates = {path.name: path.read_text() for path in (PACKAGES / "chart" / "templates").iterdir()}
+    templates = {
+        path.name: path.read_text()
+        for path in (PACKAGES / "chart" / "templates").iterdir()
+    }
     whole = "".join(templates.values())
     used = set(re.findall(r"\.Values\.([\w.]+)", whole))
     assert len(used) > 10
@@ -383,7 +519,9 @@ def test_every_value_and_part_that_the_chart_uses_is_there() -> None:
         found = values
         for word in name.split("."):
             found = found[word]
-    assert set(re.findall(r'include "([\w.]+)"', whole)) == set(re.findall(r'define "([\w.]+)"', whole))
+    assert set(re.findall(r'include "([\w.]+)"', whole)) == set(
+        re.findall(r'define "([\w.]+)"', whole)
+    )
     for name, text in templates.items():
         assert not re.search(r"\bkeys\.json\b", text), name
         opened = len(re.findall(r"\{\{-? (?:if|with|range|define) ", text))
@@ -392,9 +530,18 @@ def test_every_value_and_part_that_the_chart_uses_is_there() -> None:
 
 @needs("helm")
 def test_helm_renders_the_chart() -> None:
-    words = ["--set", "coordinator.address=router.example.org:9443", "--set", "serve.enabled=true"]
+    words = [
+        "--set",
+        "coordinator.address=router.example.org:9443",
+        "--set",
+        "serve.enabled=true",
+    ]
     for command in (["lint", "--strict"], ["template", "ridgeway"]):
-        subprocess.run(["helm", *command, str(PACKAGES / "chart"), *words], check=True, timeout=MAX_WAIT_S)
+        subprocess.run(
+            ["helm", *command, str(PACKAGES / "chart"), *words],
+            check=True,
+            timeout=MAX_WAIT_S,
+        )
 
 
 # What they start
@@ -402,7 +549,9 @@ def test_helm_renders_the_chart() -> None:
 
 @dataclass(frozen=True, slots=True)
 class StartedServe:
-    """How a package starts `serve`: its words, its environment, where its folders are for it, and what it may write."""
+    """How a package starts `serve`: its words, its environment, where its folders are for it, and
+    what it may write.
+    """
 
     words: Sequence[str]
     environment: Mapping[str, str]
@@ -422,14 +571,24 @@ api_key_env = "GENERALIST_KEY"
 
 def started_by_chart() -> StartedServe:
     """The secret of keys is not writable; what they spend goes elsewhere."""
-    made = chart_resources("serve.yaml", experts=EXPERTS, extraArgs=["--workers", "2"], env=[GENERALIST_KEY])
+    made = chart_resources(
+        "serve.yaml",
+        experts=EXPERTS,
+        extraArgs=["--workers", "2"],
+        env=[GENERALIST_KEY],
+    )
     [settings] = [each["data"] for each in made if each["kind"] == "ConfigMap"]
-    [container] = chart_pods("serve.yaml", experts=EXPERTS, extraArgs=["--workers", "2"], env=[GENERALIST_KEY])[0][
-        "containers"
-    ]
+    [container] = chart_pods(
+        "serve.yaml",
+        experts=EXPERTS,
+        extraArgs=["--workers", "2"],
+        env=[GENERALIST_KEY],
+    )[0]["containers"]
     environment = {each["name"]: each["value"] for each in container["env"]}
     texts = {f"/config/{name}": text for name, text in settings.items()}
-    return StartedServe(container["args"], environment, texts, "/keys/keys.toml", "/usage/keys.usage")
+    return StartedServe(
+        container["args"], environment, texts, "/keys/keys.toml", "/usage/keys.usage"
+    )
 
 
 GENERALIST_KEY = {"name": "GENERALIST_KEY", "value": "sk-expert"}
@@ -440,27 +599,49 @@ def started_by_compose() -> StartedServe:
     settings = (PACKAGES / "serve" / "serve.toml").read_text()
     texts = {"/config/serve.toml": settings, "/config/experts.toml": EXPERTS}
     environment = {**service["environment"], "GENERALIST_KEY": "sk-expert"}
-    assert service["env_file"] == [{"path": "${SERVE:-./serve}/experts.env", "required": False}]
-    return StartedServe(service["command"], environment, texts, "/data/keys.toml", "/data/keys.toml.usage")
+    assert service["env_file"] == [
+        {"path": "${SERVE:-./serve}/experts.env", "required": False}
+    ]
+    return StartedServe(
+        service["command"],
+        environment,
+        texts,
+        "/data/keys.toml",
+        "/data/keys.toml.usage",
+    )
 
 
 def started_by_systemd() -> StartedServe:
     path = SYSTEMD / "ridgeway-serve.service"
     service = unit(path)["Service"]
-    assert service["EnvironmentFile"] == "-/etc/ridgeway-serve.env" and service["ExecStart"].endswith("$SERVE_OPTIONS")
+    assert service["EnvironmentFile"] == "-/etc/ridgeway-serve.env" and service[
+        "ExecStart"
+    ].endswith("$SERVE_OPTIONS")
     home = "/var/lib/ridgeway-serve"
     environment = dict(word.split("=", 1) for word in service["Environment"].split())
     environment |= {"GENERALIST_KEY": "sk-expert"}
     texts = {f"{home}/experts.toml": EXPERTS}
-    return StartedServe(unit_words(path), environment, texts, f"{home}/keys.toml", f"{home}/keys.toml.usage")
+    return StartedServe(
+        unit_words(path),
+        environment,
+        texts,
+        f"{home}/keys.toml",
+        f"{home}/keys.toml.usage",
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "started", [started_by_chart, started_by_compose, started_by_systemd], ids=lambda how: how.__name__
+    "started",
+    [started_by_chart, started_by_compose, started_by_systemd],
+    ids=lambda how: how.__name__,
 )
-def test_what_a_package_starts_is_a_working_gateway(started: Callable[[], StartedServe], tmp_path: Path) -> None:
-    """Its own command, in folders of its own: a key with a budget gets an expert's answer, by the expert's own key."""
+def test_what_a_package_starts_is_a_working_gateway(
+    started: Callable[[], StartedServe], tmp_path: Path
+) -> None:
+    """Its own command, in folders of its own: a key with a budget gets an expert's answer, by the
+    expert's own key.
+    """
     how = started()
 
     def here(text: str) -> str:
@@ -492,13 +673,24 @@ def test_what_a_package_starts_is_a_working_gateway(started: Callable[[], Starte
             process.until_ready()
             headers = {"authorization": f"Bearer {key}"}
             url = f"http://127.0.0.1:{port}/v1/chat/completions"
-            answer = httpx.post(url, json=chat("auto", "hello"), headers=headers, trust_env=False, timeout=30.0)
-            assert answer.status_code == 200 and answer.headers["x-ridgeway-expert"] == "generalist"
+            answer = httpx.post(
+                url,
+                json=chat("auto", "hello"),
+                headers=headers,
+                trust_env=False,
+                timeout=30.0,
+            )
+            assert (
+                answer.status_code == 200
+                and answer.headers["x-ridgeway-expert"] == "generalist"
+            )
             assert answer.headers["x-ratelimit-remaining-requests"] == "4"
             assert expert.last().headers["authorization"] == "Bearer sk-expert"
             assert usage.exists()
             beside = {path.name for path in Path(here(how.keys)).parent.iterdir()}
-            assert "keys.toml" in beside and (usage.parent == Path(here(how.keys)).parent or beside == {"keys.toml"})
+            assert "keys.toml" in beside and (
+                usage.parent == Path(here(how.keys)).parent or beside == {"keys.toml"}
+            )
             assert process.stop() == 0
         finally:
             process.end()
@@ -508,18 +700,32 @@ def test_the_examples_of_experts_and_settings_can_be_used(tmp_path: Path) -> Non
     """Those beside the compose file, and those of the chart's values."""
     read_experts(PACKAGES / "serve" / "experts.toml")
     read_settings(PACKAGES / "serve" / "serve.toml", ServeSettings)
-    [settings] = [each["data"] for each in chart_resources("serve.yaml") if each["kind"] == "ConfigMap"]
+    [settings] = [
+        each["data"]
+        for each in chart_resources("serve.yaml")
+        if each["kind"] == "ConfigMap"
+    ]
     for name, text in settings.items():
         (tmp_path / name).write_text(text)
     read_experts(tmp_path / "experts.toml")
-    assert read_settings(tmp_path / "serve.toml", ServeSettings).usage == Path("/usage/keys.usage")
+    assert read_settings(tmp_path / "serve.toml", ServeSettings).usage == Path(
+        "/usage/keys.usage"
+    )
 
 
 def test_the_chart_makes_no_backup_or_page_that_was_not_asked_for() -> None:
     """A page runs in the coordinator's pod, and needs keys."""
     made = chart_resources("coordinator.yaml", {"address": "router.example.org:9443"})
-    assert [each["kind"] for each in made] == ["Service", "PersistentVolumeClaim", "StatefulSet"]
-    [pod] = [each["spec"]["template"]["spec"] for each in made if each["kind"] == "StatefulSet"]
+    assert [each["kind"] for each in made] == [
+        "Service",
+        "PersistentVolumeClaim",
+        "StatefulSet",
+    ]
+    [pod] = [
+        each["spec"]["template"]["spec"]
+        for each in made
+        if each["kind"] == "StatefulSet"
+    ]
     assert [each["name"] for each in pod["containers"]] == ["coordinator"]
     [whole, backup] = chart_pods("coordinator.yaml")
     assert [each["name"] for each in whole["containers"]] == ["coordinator", "page"]
@@ -531,28 +737,41 @@ def test_the_chart_makes_no_backup_or_page_that_was_not_asked_for() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("by", ["systemd", "chart"])
 def test_what_a_package_starts_every_night_is_a_backup(by: str, tmp_path: Path) -> None:
-    """The very script of the unit, and of the CronJob, on a coordinator's folder; older ones than 60 days go."""
+    """The very script of the unit, and of the CronJob, on a coordinator's folder; older ones than
+    60 days go.
+    """
     parties = found_federation(tmp_path / "parties")
     create_authority(parties.federation().link, [])
     if by == "chart":
         [container] = chart_pods("coordinator.yaml")[1]["containers"]
         script = container["command"][-1]
-        places = {"/data/coordinator": parties.federation().folder, "/backups": tmp_path / "backups"}
+        places = {
+            "/data/coordinator": parties.federation().folder,
+            "/backups": tmp_path / "backups",
+        }
     else:
         service = unit(SYSTEMD / "ridgeway-coordinator-backup.service")["Service"]
         lines = [service[f"ExecStart{when}"] for when in ("Pre", "", "Post")]
         lines[1] = shlex.split(lines[1].replace("%%", "%"))[2].removeprefix("exec ")
         script = "\n".join(lines).replace("*.backup", "'*.backup'")
         home = "/var/lib/ridgeway-coordinator"
-        places = {f"{home}/coordinator": parties.federation().folder, f"{home}/backups": tmp_path / "backups"}
+        places = {
+            f"{home}/coordinator": parties.federation().folder,
+            f"{home}/backups": tmp_path / "backups",
+        }
     for there, here in places.items():
         script = script.replace(there, str(here))
     (tmp_path / "backups").mkdir()
     old = tmp_path / "backups" / "old.backup"
     old.write_bytes(b"")
     os.utime(old, (0, 0))
-    environment = {**os.environ, "PATH": f"{Path(RIDGEWAY).parent}:{os.environ['PATH']}"}
+    environment = {
+        **os.environ,
+        "PATH": f"{Path(RIDGEWAY).parent}:{os.environ['PATH']}",
+    }
     script = script.replace("/opt/ridgeway/bin/ridgeway", "ridgeway")
-    subprocess.run(["/bin/sh", "-ec", script], check=True, env=environment, timeout=MAX_WAIT_S)
+    subprocess.run(
+        ["/bin/sh", "-ec", script], check=True, env=environment, timeout=MAX_WAIT_S
+    )
     [made] = (tmp_path / "backups").iterdir()
     restore(made, tmp_path / "restored")

@@ -1,4 +1,6 @@
-"""What an organisation reads before it takes part: the papers agree with the code and with each other."""
+"""What an organisation reads before it takes part: the papers agree with the code and with each
+other.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,16 @@ def read(name: str) -> str:
 
 def rows() -> list[str]:
     """The rows of the tables, without headings."""
-    lines = [line for line in THREATS.read_text(encoding="utf-8").splitlines() if line.startswith("|")]
-    return [line for line in lines if "the attacker |" not in line and not line.startswith("|---")]
+    lines = [
+        line
+        for line in THREATS.read_text(encoding="utf-8").splitlines()
+        if line.startswith("|")
+    ]
+    return [
+        line
+        for line in lines
+        if "the attacker |" not in line and not line.startswith("|---")
+    ]
 
 
 def test_every_promise_names_a_test() -> None:
@@ -33,11 +43,17 @@ def test_every_promise_names_a_test() -> None:
     assert [row for row in rows() if not NAMED.search(row)] == []
 
 
-@pytest.mark.parametrize(("file", "test"), sorted(set(NAMED.findall(THREATS.read_text(encoding="utf-8")))))
+@pytest.mark.parametrize(
+    ("file", "test"), sorted(set(NAMED.findall(THREATS.read_text(encoding="utf-8"))))
+)
 def test_every_test_that_a_promise_names_is_there(file: str, test: str) -> None:
     """A test that is renamed takes its line in the threat model along."""
     body = ast.parse(read(file)).body
-    assert test in {node.name for node in body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+    assert test in {
+        node.name
+        for node in body
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
 
 
 def test_every_paper_tells_the_same_version() -> None:
@@ -45,7 +61,9 @@ def test_every_paper_tells_the_same_version() -> None:
     version = ridgeway.__version__
     assert yaml.safe_load(read("CITATION.cff"))["version"] == version
     assert yaml.safe_load(read("packages/chart/Chart.yaml"))["version"] == version
-    assert re.findall(r"^## (\S+) \(\d", read("CHANGELOG.md"), re.MULTILINE)[0] == version
+    assert (
+        re.findall(r"^## (\S+) \(\d", read("CHANGELOG.md"), re.MULTILINE)[0] == version
+    )
     app = tomllib.loads(read("examples/flower-app/pyproject.toml"))
     assert app["project"]["version"] == version
     minor = ".".join(version.split(".")[:2])
@@ -55,32 +73,59 @@ def test_every_paper_tells_the_same_version() -> None:
 def test_every_dependency_on_flower_has_the_same_range() -> None:
     """The package's extras and the app's."""
     extras = PROJECT["project"]["optional-dependencies"]
-    app = tomllib.loads(read("examples/flower-app/pyproject.toml"))["project"]["dependencies"]
-    named = [word for words in (*extras.values(), app) for word in words if word.startswith("flwr")]
+    app = tomllib.loads(read("examples/flower-app/pyproject.toml"))["project"][
+        "dependencies"
+    ]
+    named = [
+        word
+        for words in (*extras.values(), app)
+        for word in words
+        if word.startswith("flwr")
+    ]
     assert len(named) == 4
     assert {word.partition(">=")[2] for word in named} == {"1.41,<1.43"}
 
 
 def test_the_flower_app_has_nothing_installed() -> None:
-    """Flower installs what an app depends on before it runs; nobody owns the name ridgeway on a registry."""
+    """Flower installs what an app depends on before it runs; nobody owns the name ridgeway on a
+    registry.
+    """
     app = tomllib.loads(read("examples/flower-app/pyproject.toml"))
     names = [re.split(r"\W", word)[0] for word in app["project"]["dependencies"]]
     assert names == app["tool"]["uv"]["exclude-dependencies"] == ["flwr"]
 
 
 def test_continuous_integration_runs_what_the_project_runs() -> None:
-    """`.ci/run`, on every Python that it is for; macOS; the linters; other versions; wheels; the files of a release."""
+    """`.ci/run`, on every Python that it is for; macOS; the linters; other versions; wheels; the
+    files of a release.
+    """
     jobs = yaml.safe_load(read(".github/workflows/ci.yml"))["jobs"]
-    steps = {name: "\n".join(step.get("run", "") for step in job["steps"]) for name, job in jobs.items()}
+    steps = {
+        name: "\n".join(step.get("run", "") for step in job["steps"])
+        for name, job in jobs.items()
+    }
     assert ".ci/run" in steps["tests"]
-    pythons = [line for line in PROJECT["project"]["classifiers"] if re.search(r":: 3\.\d+$", line)]
+    pythons = [
+        line
+        for line in PROJECT["project"]["classifiers"]
+        if re.search(r":: 3\.\d+$", line)
+    ]
     assert [
-        f"Programming Language :: Python :: {each}" for each in jobs["tests"]["strategy"]["matrix"]["python"]
+        f"Programming Language :: Python :: {each}"
+        for each in jobs["tests"]["strategy"]["matrix"]["python"]
     ] == pythons
     assert "macos" in jobs["macos"]["runs-on"] and "make demo" in steps["macos"]
     assert "make lint" in steps["checks"]
     assert "cibuildwheel" in steps["wheels"]
-    assert {*jobs["tests"]["strategy"]["matrix"]["os"]} < {*jobs["wheels"]["strategy"]["matrix"]["os"]}
+    assert {*jobs["tests"]["strategy"]["matrix"]["os"]} < {
+        *jobs["wheels"]["strategy"]["matrix"]["os"]
+    }
     targets = set(re.findall(r"^([\w-]+):", read("Makefile"), re.MULTILINE))
-    asked = re.findall(r"make ((?:[a-z][a-z-]* ?)+)", "\n".join([read(".ci/run"), *steps.values()]))
-    assert {"demo", "check-lock", "test"} <= {target for words in asked for target in words.split()} <= targets
+    asked = re.findall(
+        r"make ((?:[a-z][a-z-]* ?)+)", "\n".join([read(".ci/run"), *steps.values()])
+    )
+    assert (
+        {"demo", "check-lock", "test"}
+        <= {target for words in asked for target in words.split()}
+        <= targets
+    )

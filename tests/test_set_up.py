@@ -1,4 +1,6 @@
-"""`make demo` and `make test` set themselves up; what is in the way gets one sentence, and the next run heals."""
+"""`make demo` and `make test` set themselves up; what is in the way gets one sentence, and the next
+run heals.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,9 @@ def test_another_python_is_told_which_ones_will_do(
 
 
 def test_a_python_without_venv_is_told_what_to_install(
-    set_up: ModuleType, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    set_up: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     """As Debian's is without python3-venv."""
     load = builtins.__import__
@@ -75,14 +79,18 @@ def test_a_python_without_venv_is_told_what_to_install(
     assert "apt install python3-venv" in said(set_up, capfd)
 
 
-def test_a_checkout_that_cannot_be_written_is_named(set_up: ModuleType, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_checkout_that_cannot_be_written_is_named(
+    set_up: ModuleType, capfd: pytest.CaptureFixture[str]
+) -> None:
     (set_up.ROOT / ".venv.lock").mkdir()  # also root cannot open it
     assert "cannot write to the checkout" in said(set_up, capfd)
 
 
 @pytest.mark.slow
 def test_without_a_network_it_says_so_and_the_next_run_begins_anew(
-    set_up: ModuleType, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    set_up: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     """What a cut-off set-up has left is not taken for an environment."""
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
@@ -130,7 +138,9 @@ def test_two_at_once_wait_for_each_other(set_up: ModuleType) -> None:
         waiting.communicate()
 
 
-def test_uv_is_installed_with_the_hashes_of_the_lock(set_up: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_uv_is_installed_with_the_hashes_of_the_lock(
+    set_up: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """All of them: pip takes the wheel of whatever machine this is."""
     monkeypatch.setattr(set_up, "run", lambda command, failure: None)
     set_up.VENV.mkdir()

@@ -1,4 +1,6 @@
-"""The Flower edge of a holder: whatever goes wrong in it, Flower is handed nothing private to send."""
+"""The Flower edge of a holder: whatever goes wrong in it, Flower is handed nothing private to
+send.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ def sent(parties: Parties, record: RecordDict) -> FlowerMessage:
 
 
 def greeting(parties: Parties) -> RecordDict:
-    return to_record(seal_packet(Hello(), parties.federation().identity, round="ab" * 16))
+    return to_record(
+        seal_packet(Hello(), parties.federation().identity, round="ab" * 16)
+    )
 
 
 def test_a_packet_is_answered_over_flower(parties: Parties) -> None:
@@ -50,7 +54,9 @@ def test_a_packet_is_answered_over_flower(parties: Parties) -> None:
     assert open_packet(from_record(reply.content)).message == Here()
 
 
-@pytest.mark.parametrize("trouble", ["no settings", "no key", "broken journal", "not a packet"])
+@pytest.mark.parametrize(
+    "trouble", ["no settings", "no key", "broken journal", "not a packet"]
+)
 def test_trouble_that_cannot_be_answered_is_an_error_without_a_story(
     parties: Parties, trouble: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -71,7 +77,9 @@ def test_trouble_that_cannot_be_answered_is_an_error_without_a_story(
     assert "Traceback" in capsys.readouterr().err
 
 
-def test_a_full_disk_is_told_by_its_code(parties: Parties, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_told_by_its_code(
+    parties: Parties, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The journal finds no room, so nothing leaves but that the disk is full."""
     record = greeting(parties)
 
@@ -81,4 +89,7 @@ def test_a_full_disk_is_told_by_its_code(parties: Parties, monkeypatch: pytest.M
 
     monkeypatch.setattr(Journal, "append", full)
     reply = sent(parties, record)
-    assert (reply.error.code, reply.error.reason) == (DISK_FULL, "this holder's disk is full")
+    assert (reply.error.code, reply.error.reason) == (
+        DISK_FULL,
+        "this holder's disk is full",
+    )

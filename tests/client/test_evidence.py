@@ -1,4 +1,6 @@
-"""A holder's evidence: what left is listed as it left, and any disagreement of the records is found."""
+"""A holder's evidence: what left is listed as it left, and any disagreement of the records is
+found.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,14 @@ from ridgeway.common.base.errors import RoundFailed
 from ridgeway.common.base.journal import Journal
 from ridgeway.common.protocol.messages import Hello
 from ridgeway.common.protocol.packet import seal_packet
-from tests.support.simulated_federation import Direct, Parties, found, found_private, populate, round_of
+from tests.support.simulated_federation import (
+    Direct,
+    Parties,
+    found,
+    found_private,
+    populate,
+    round_of,
+)
 
 MEMBERS = {"code": "code", "law": "law", "medicine": "medicine"}
 NOBODY = 65534
@@ -34,7 +43,9 @@ SECRETS = ("identity.key", "node.key", "session", "session.lock", "epochs", "cac
 
 @pytest.fixture(scope="module")
 def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[Parties, Direct]:
-    """A masked round of three, after one that the operator broke off and one request by a stranger."""
+    """A masked round of three, after one that the operator broke off and one request by a
+    stranger.
+    """
     parties = found(tmp_path_factory.mktemp("played"), mode="masked")
     populate(parties, MEMBERS)
     with pytest.raises(RoundFailed):
@@ -42,7 +53,9 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[Parties, Direct]:
     transport = Direct(parties)
     round_of(parties, transport)
     stranger = parties.holder("code").identity
-    answer(parties.holder("law"), seal_packet(Hello(), stranger, round="ab" * 16, number=7))
+    answer(
+        parties.holder("law"), seal_packet(Hello(), stranger, round="ab" * 16, number=7)
+    )
     return parties, transport
 
 
@@ -58,16 +71,24 @@ def sent(copy: Path, kind: str) -> list[SentItem]:
     return [each for each in HolderRecord(copy).sent() if each.kind == kind]
 
 
-def test_what_is_listed_is_what_the_coordinator_received(played: tuple[Parties, Direct], copy: Path) -> None:
-    """Hash by hash and byte by byte, in its order, with the round's number in the operator's own ledger."""
+def test_what_is_listed_is_what_the_coordinator_received(
+    played: tuple[Parties, Direct], copy: Path
+) -> None:
+    """Hash by hash and byte by byte, in its order, with the round's number in the operator's own
+    ledger.
+    """
     replies = [reply for name, reply in played[1].replies if name == "law"]
     listed = [each for each in HolderRecord(copy).sent() if each.number == 2]
     assert [each.sha256 for each in listed] == [reply.digest for reply in replies]
     assert [each.bytes for each in listed] == [
         len(reply.header) + sum(map(len, map(bytes, reply.blobs))) for reply in replies
     ]
-    opened = [entry.facts for entry in played[0].federation().ledger.journal.entries("opened")]
-    assert {(each["number"], each["round"]) for each in opened} >= {(each.number, each.round) for each in listed}
+    opened = [
+        entry.facts for entry in played[0].federation().ledger.journal.entries("opened")
+    ]
+    assert {(each["number"], each["round"]) for each in opened} >= {
+        (each.number, each.round) for each in listed
+    }
 
 
 def test_sums_are_listed_with_their_members_and_whether_they_were_opened(
@@ -76,9 +97,14 @@ def test_sums_are_listed_with_their_members_and_whether_they_were_opened(
     """Of a round that ended well; what holds nothing of the corpus has neither."""
     keys = {parties_key(played[0], name) for name in MEMBERS}
     sums = sent(copy, "sealed_sums")
-    assert [(each.lot, each.opened) for each in sums] == [("statistics", "yes"), ("counts", "yes")]
+    assert [(each.lot, each.opened) for each in sums] == [
+        ("statistics", "yes"),
+        ("counts", "yes"),
+    ]
     assert all(set(each.members) == keys for each in sums)
-    assert [(each.members, each.opened) for each in sent(copy, "offer")] == [((), "")] * 2
+    assert [(each.members, each.opened) for each in sent(copy, "offer")] == [
+        ((), "")
+    ] * 2
 
 
 def parties_key(parties: Parties, name: str) -> str:
@@ -88,14 +114,30 @@ def parties_key(parties: Parties, name: str) -> str:
 def test_a_refusal_is_listed_with_its_code(copy: Path) -> None:
     """A request of a stranger tells nothing about the round that it claims to be of."""
     [refused] = sent(copy, "refusal")
-    assert (refused.code, refused.number, refused.opened) == ("unknown_coordinator", 0, "")
+    assert (refused.code, refused.number, refused.opened) == (
+        "unknown_coordinator",
+        0,
+        "",
+    )
 
 
-@pytest.mark.parametrize(("kinds", "state"), [(("opened",), "perhaps"), (("opened", "signed"), "no")])
-def test_a_sum_that_was_not_seen_opened_is_not_called_so(copy: Path, kinds: tuple[str, ...], state: str) -> None:
-    """Signed, it may have been; never signed, it was not, and its members are those of the cohort."""
-    change(copy, f"delete from entries where kind in ({', '.join('?' * len(kinds))})", *kinds)
-    assert {(each.opened, len(each.members)) for each in sent(copy, "sealed_sums")} == {(state, len(MEMBERS))}
+@pytest.mark.parametrize(
+    ("kinds", "state"), [(("opened",), "perhaps"), (("opened", "signed"), "no")]
+)
+def test_a_sum_that_was_not_seen_opened_is_not_called_so(
+    copy: Path, kinds: tuple[str, ...], state: str
+) -> None:
+    """Signed, it may have been; never signed, it was not, and its members are those of the
+    cohort.
+    """
+    change(
+        copy,
+        f"delete from entries where kind in ({', '.join('?' * len(kinds))})",
+        *kinds,
+    )
+    assert {(each.opened, len(each.members)) for each in sent(copy, "sealed_sums")} == {
+        (state, len(MEMBERS))
+    }
 
 
 def change(copy: Path, command: str, *values: Any) -> None:
@@ -109,11 +151,21 @@ def run(*words: str | Path) -> int:
     return int(str(ended.value.code))
 
 
-def test_a_copy_without_secrets_verifies(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The journal, keys, what was signed, opened and paid for, and the release; the exit code says so."""
+def test_a_copy_without_secrets_verifies(
+    copy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The journal, keys, what was signed, opened and paid for, and the release; the exit code says
+    so.
+    """
     assert run("client", "verify", copy, "--json") == 0
     results = json.loads(capsys.readouterr().out)
-    assert [each["checked"] for each in results] == ["journal", "keys", "sums", "spending", "release 0001"]
+    assert [each["checked"] for each in results] == [
+        "journal",
+        "keys",
+        "sums",
+        "spending",
+        "release 0001",
+    ]
     assert all(each["good"] for each in results)
 
 
@@ -139,7 +191,9 @@ def test_a_copy_that_may_not_be_written_verifies_and_stays_as_it_is(
     place.chmod(0o755)
     copy, holder = place / "copy", played[0].holder("law")
     holder.journal.append(("note", {}))
-    shutil.copytree(holder.folder, copy, ignore=shutil.ignore_patterns(*SECRETS, "*-shm"))
+    shutil.copytree(
+        holder.folder, copy, ignore=shutil.ignore_patterns(*SECRETS, "*-shm")
+    )
     if newest == "in the file":
         with Journal(copy / "journal.db") as journal:
             journal.verify()
@@ -182,7 +236,13 @@ def other_release(copy: Path) -> None:
 
 
 def altered_size(copy: Path) -> None:
-    change(copy, "update entries set facts = replace(facts, '\"bytes\": ', '\"bytes\": 1') where kind = 'sent'")
+    change(
+        copy,
+        (
+            'update entries set facts = replace(facts, \'"bytes": \', \'"bytes": '
+            "1') where kind = 'sent'"
+        ),
+    )
 
 
 @pytest.mark.parametrize(
@@ -196,7 +256,10 @@ def altered_size(copy: Path) -> None:
     ],
 )
 def test_any_disagreement_is_named_and_fails(
-    copy: Path, damage: Callable[[Path], None], found: str, capsys: pytest.CaptureFixture[str]
+    copy: Path,
+    damage: Callable[[Path], None],
+    found: str,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """In one sentence, and with an exit code that a script sees."""
     damage(copy)
@@ -207,22 +270,35 @@ def test_any_disagreement_is_named_and_fails(
 
 
 @pytest.mark.parametrize(("mode", "state"), [("private", "noisy"), ("clear", "clear")])
-def test_what_is_not_masked_is_listed_as_what_it_is(tmp_path: Path, mode: str, state: str) -> None:
+def test_what_is_not_masked_is_listed_as_what_it_is(
+    tmp_path: Path, mode: str, state: str
+) -> None:
     """Sums and counts: under noise, or in the clear; each with its mode and its epoch."""
     parties = found_private(tmp_path) if mode == "private" else found(tmp_path)
     populate(parties, MEMBERS)
     round_of(parties)
     record = HolderRecord(parties.homes["law"])
-    shown = [(each.kind, each.mode, each.opened) for each in record.sent() if each.opened]
-    assert shown == [(f"{'noisy' if mode == 'private' else 'clear'}_statistics", mode, state), ("counted", mode, state)]
+    shown = [
+        (each.kind, each.mode, each.opened) for each in record.sent() if each.opened
+    ]
+    assert shown == [
+        (f"{'noisy' if mode == 'private' else 'clear'}_statistics", mode, state),
+        ("counted", mode, state),
+    ]
     [sums] = [each for each in record.sent() if each.kind.endswith("statistics")]
     assert sums.epoch == record.epochs()[-1].facts["epoch"]
     assert all(each.good for each in record.check())
     unpaid_output(parties.homes["law"])
-    assert not all(each.good for each in HolderRecord(parties.homes["law"]).check() if each.name == "spending")
+    assert not all(
+        each.good
+        for each in HolderRecord(parties.homes["law"]).check()
+        if each.name == "spending"
+    )
 
 
-def test_table_json_and_csv_list_the_same(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_table_json_and_csv_list_the_same(
+    copy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """One row for everything that left; the table shortens hashes and names members."""
     assert run("client", "export", copy, "--json") == 0
     items = json.loads(capsys.readouterr().out)["sent"]

@@ -12,7 +12,13 @@ import pytest
 
 import ridgeway.client.ready as ready
 from ridgeway.client.deploy.holder_folder import create_holder
-from ridgeway.client.ready import ReadyReport, document_digests, open_epoch, prepare_job, sum_corpus_part
+from ridgeway.client.ready import (
+    ReadyReport,
+    document_digests,
+    open_epoch,
+    prepare_job,
+    sum_corpus_part,
+)
 from ridgeway.client.round.epochs import DIGESTS
 from ridgeway.client.round.holder import PRIOR, Holder
 from ridgeway.client.round.spending import overlap
@@ -63,7 +69,11 @@ def use(parties: Parties) -> None:
     current = holder.epochs.current()
     assert current is not None
     holder.totals.sign(
-        SignedTotal("statistics", terms_of(parties).id, current.name, {"me": current.name}), "s", paid=False
+        SignedTotal(
+            "statistics", terms_of(parties).id, current.name, {"me": current.name}
+        ),
+        "s",
+        paid=False,
     )
 
 
@@ -75,7 +85,9 @@ def texts(count: int, since: str = "law") -> list[str]:
 
 
 def test_the_report_says_what_stands_ready(parties: Parties) -> None:
-    """How many documents, how many are held out and how many have changed; exact sums cost infinity."""
+    """How many documents, how many are held out and how many have changed; exact sums cost
+    infinity.
+    """
     write(parties, [*texts(FEW)[3:], *texts(2, "new")])
     report = opened(parties)
     current = parties.holder("law").epochs.current()
@@ -94,7 +106,9 @@ def test_the_first_epoch_has_nothing_to_compare_with(parties: Parties) -> None:
     assert opened(parties).changed == 0
 
 
-def test_held_out_documents_are_in_no_sum_and_the_same_each_time(parties: Parties) -> None:
+def test_held_out_documents_are_in_no_sum_and_the_same_each_time(
+    parties: Parties,
+) -> None:
     """By their own hashes."""
     holder, terms = parties.holder("law"), terms_of(parties)
     first = holder.epochs.held_out(holder.epoch(terms)).ids.tolist()
@@ -119,12 +133,18 @@ def test_digests_are_of_documents_and_in_order(parties: Parties) -> None:
 
 
 @pytest.mark.usefixtures("few_changes")
-def test_an_epoch_in_a_total_is_followed_by_one_with_many_changes(parties: Parties) -> None:
-    """Fewer are refused with their number, and nothing is opened; as many as are needed are enough."""
+def test_an_epoch_in_a_total_is_followed_by_one_with_many_changes(
+    parties: Parties,
+) -> None:
+    """Fewer are refused with their number, and nothing is opened; as many as are needed are
+    enough.
+    """
     use(parties)
     before = parties.holder("law").epochs.current()
     write(parties, [*texts(FEW)[2:], *texts(3, "new")])
-    with pytest.raises(InputError, match=r"^5 documents changed .* and 7 are needed: .* --new-epoch$"):
+    with pytest.raises(
+        InputError, match=r"^5 documents changed .* and 7 are needed: .* --new-epoch$"
+    ):
         opened(parties)
     assert parties.holder("law").epochs.current() == before
     write(parties, [*texts(FEW)[3:], *texts(4, "new")])
@@ -145,7 +165,9 @@ def test_the_owners_explicit_word_is_enough(parties: Parties) -> None:
 
 
 @pytest.mark.usefixtures("few_changes")
-def test_an_epoch_that_is_in_no_total_may_be_replaced_at_any_time(parties: Parties) -> None:
+def test_an_epoch_that_is_in_no_total_may_be_replaced_at_any_time(
+    parties: Parties,
+) -> None:
     """A session that opened nothing uses nothing up."""
     for _ in range(2):
         assert opened(parties).changed == 0
@@ -159,7 +181,10 @@ def test_changes_count_from_the_last_epoch_that_is_in_a_total(parties: Parties) 
     between = opened(parties)
     assert between.changed == 12
     write(parties, [*texts(FEW), *texts(1, "new")])
-    with pytest.raises(InputError, match=r"^1 documents changed since an epoch that is in an opened total"):
+    with pytest.raises(
+        InputError,
+        match=r"^1 documents changed since an epoch that is in an opened total",
+    ):
         opened(parties)
     write(parties, [*texts(FEW), *texts(13, "new")])
     assert opened(parties).changed == 1
@@ -169,7 +194,9 @@ def test_a_corpus_below_the_smallest_size_opens_nothing(parties: Parties) -> Non
     """Nor does the owner's explicit word help: sums would be about single documents."""
     before = parties.holder("law").epochs.current()
     write(parties, texts(9))
-    with pytest.raises(InputError, match="the corpus has 9 documents, and sums over fewer than 10"):
+    with pytest.raises(
+        InputError, match="the corpus has 9 documents, and sums over fewer than 10"
+    ):
         opened(parties, new_epoch=True)
     assert parties.holder("law").epochs.current() == before
     write(parties, texts(10))
@@ -211,16 +238,26 @@ def test_parts_that_were_summed_before_change_no_byte_of_an_epoch(
         report = sum_corpus_part(Holder(machine), terms_of(parties), (number, 3))
         assert report.bytes_read > 0
     for number in there:
-        shutil.copytree(parties.folder / f"machine{number}" / "cache", holder.cache, dirs_exist_ok=True)
+        shutil.copytree(
+            parties.folder / f"machine{number}" / "cache",
+            holder.cache,
+            dirs_exist_ok=True,
+        )
     parts = set(holder.cache.rglob("*.part"))
     again = opened(parties)
     assert to_bytes(sums_of(parties)) == before
-    assert (again.samples, again.held_out, again.changed) == (whole.samples, whole.held_out, 0)
+    assert (again.samples, again.held_out, again.changed) == (
+        whole.samples,
+        whole.held_out,
+        0,
+    )
     assert parts <= set(holder.cache.rglob("*.part"))
     assert (parts == set(holder.cache.rglob("*.part"))) is (len(there) == 3)
 
 
-def test_a_machine_that_sums_wrongly_opens_nothing(parties: Parties, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_that_sums_wrongly_opens_nothing(
+    parties: Parties, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its own sums are looked at, too."""
 
     def erring(*given: Any, **more: Any) -> PrepareOutcome:
@@ -233,11 +270,15 @@ def test_a_machine_that_sums_wrongly_opens_nothing(parties: Parties, monkeypatch
         opened(parties)
 
 
-def test_sums_that_could_overflow_in_a_total_open_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sums_that_could_overflow_in_a_total_open_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Here and not in a round, where a refusal would tell their mass."""
     parties = found(tmp_path / "parties", mode="masked", weighting="tokens")
     parties.settle("law", "law", texts(FEW))
-    monkeypatch.setattr(sums, "SUM_BOUND", sums_of(parties).statistics.mass * sums.MAX_SQUARE + 1)
+    monkeypatch.setattr(
+        sums, "SUM_BOUND", sums_of(parties).statistics.mass * sums.MAX_SQUARE + 1
+    )
     with pytest.raises(BoundExceeded, match="could overflow 64 bits"):
         opened(parties)
 
@@ -267,7 +308,10 @@ def test_a_spent_budget_opens_nothing(private: Parties) -> None:
     before = holder.epoch(terms)
     assert terms.privacy is not None
     holder.noisy(before, terms.privacy).column_sums()
-    with pytest.raises(InputError, match=r"would bring the ε of this corpus to 1\.4\d, and .* allows 1\.3"):
+    with pytest.raises(
+        InputError,
+        match=r"would bring the ε of this corpus to 1\.4\d, and .* allows 1\.3",
+    ):
         opened(private, new_epoch=True)
     assert private.holder("law").epoch(terms) == before
 
@@ -281,7 +325,9 @@ def test_a_corpus_too_large_for_a_total_of_all_members_opens_nothing(
     room = document_bound.EXACT_BOUND // document_bound.max_documents("columns")
     monkeypatch.setattr(document_bound, "EXACT_BOUND", (FEW + 1) * room)
     assert document_bound.max_documents("columns") >= FEW
-    with pytest.raises(BoundExceeded, match="in a private round of 2 holders, each may sum 10"):
+    with pytest.raises(
+        BoundExceeded, match="in a private round of 2 holders, each may sum 10"
+    ):
         opened(private)
 
 
@@ -301,7 +347,9 @@ def test_a_new_epoch_brings_a_lost_shared_file_back(private: Parties) -> None:
 def test_documents_behind_links_are_charged_where_they_lie(
     private: Parties, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """And have cost what was paid there. Many links into a folder stand for it; folders behind links are not read."""
+    """And have cost what was paid there. Many links into a folder stand for it; folders behind
+    links are not read.
+    """
     monkeypatch.setattr(corpus, "MAX_LINKED_PLACES", 2)
     folder, other = tmp_path / "corpus", tmp_path / "other"
     (other / "unread").mkdir(parents=True)
@@ -319,11 +367,17 @@ def test_documents_behind_links_are_charged_where_they_lie(
         opened(private)
         account = private.holder("law").account
         places = [f"{number}.jsonl" for number in range(4)] + ["unread/text"]
-        return [place for place in places if overlap(account.corpus, [str(other / place)])]
+        return [
+            place for place in places if overlap(account.corpus, [str(other / place)])
+        ]
 
     assert charged() == []
     assert charged(0) == ["0.jsonl"]
-    spender = replace(private.holder("law").account, journal=Journal(tmp_path / "j"), corpus=(str(other / "1.jsonl"),))
+    spender = replace(
+        private.holder("law").account,
+        journal=Journal(tmp_path / "j"),
+        corpus=(str(other / "1.jsonl"),),
+    )
     spender.pay(spender.expense("0" * 64, "statistics", "private", privacy, 0.25))
     opened(private)
     with pytest.raises(InputError, match="would bring the ε of this corpus"):
@@ -345,12 +399,18 @@ def test_after_an_exact_output_no_private_epoch_is_opened(private: Parties) -> N
 def test_private_terms_need_the_prior_that_they_name(private: Parties) -> None:
     """One sentence says what to do."""
     (private.homes["law"] / PRIOR).unlink()
-    with pytest.raises(InputError, match=r"has not got the public prior .*; ask the operator for an invitation"):
+    with pytest.raises(
+        InputError,
+        match=r"has not got the public prior .*; ask the operator for an invitation",
+    ):
         opened(private)
 
 
 def test_private_sums_are_not_made_in_parts(private: Parties) -> None:
     """They are summed at once, and the sentence says so before anything is read."""
-    with pytest.raises(InputError, match="are not made in parts; use `ridgeway client ready` without --part"):
+    with pytest.raises(
+        InputError,
+        match="are not made in parts; use `ridgeway client ready` without --part",
+    ):
         sum_corpus_part(private.holder("law"), terms_of(private), (1, 3))
     assert not private.holder("law").cache.exists()

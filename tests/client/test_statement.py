@@ -1,4 +1,6 @@
-"""The statement for a privacy officer: what it says is what the records say, also from an archived copy."""
+"""The statement for a privacy officer: what it says is what the records say, also from an archived
+copy.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,13 @@ from ridgeway.client.evidence import HolderRecord
 from ridgeway.client.statement import as_html, as_text, further_rounds, statement
 from ridgeway.common.privacy.accountant import epsilon_of
 from tests.support.commands import Workshop
-from tests.support.simulated_federation import Parties, found, found_private, populate, round_of
+from tests.support.simulated_federation import (
+    Parties,
+    found,
+    found_private,
+    populate,
+    round_of,
+)
 
 MEMBERS = {"code": "code", "law": "law", "medicine": "medicine"}
 NOW = "2026-01-02T03:04:05+00:00"
@@ -43,11 +51,16 @@ def text_of(parties: Parties) -> str:
     return " ".join(as_text(statement(HolderRecord(parties.homes["law"]), NOW)).split())
 
 
-def test_a_private_statement_says_what_was_spent_and_what_is_left(private: Parties) -> None:
+def test_a_private_statement_says_what_was_spent_and_what_is_left(
+    private: Parties,
+) -> None:
     """Unit, neighbours, ε and δ so far, the limits, and each output with its cost."""
     stated = statement(HolderRecord(private.homes["law"]), NOW)
     figures = stated.figures
-    assert (figures["unit"], figures["neighbours"]) == ("one document", "add or remove one document")
+    assert (figures["unit"], figures["neighbours"]) == (
+        "one document",
+        "add or remove one document",
+    )
     assert 0.99 < figures["epsilon"] <= 1 and figures["delta"] == 1e-8
     assert (figures["max_round_epsilon"], figures["max_epsilon"]) == (1.0, 4.0)
     assert figures["left"] == 4.0 - figures["epsilon"]
@@ -56,15 +69,26 @@ def test_a_private_statement_says_what_was_spent_and_what_is_left(private: Parti
         ("counts", "private"),
     ]
     text = text_of(private)
-    for words in ("ε so far 1", "at a δ of 1e-08", "ε that all together may cost 4", "private: accepted, used"):
+    for words in (
+        "ε so far 1",
+        "at a δ of 1e-08",
+        "ε that all together may cost 4",
+        "private: accepted, used",
+    ):
         assert words in text
     assert "Nobody, but this machine" in text and "exact (∞)" not in text
 
 
-def test_a_masked_statement_says_that_no_bound_holds_and_whom_one_trusts(masked: Parties) -> None:
+def test_a_masked_statement_says_that_no_bound_holds_and_whom_one_trusts(
+    masked: Parties,
+) -> None:
     """Exact outputs are infinity, whatever the budget says."""
     figures = statement(HolderRecord(masked.homes["law"]), NOW).figures
-    assert (figures["epsilon"], figures["left"], figures["exact_outputs"]) == (None, None, 2)
+    assert (figures["epsilon"], figures["left"], figures["exact_outputs"]) == (
+        None,
+        None,
+        2,
+    )
     text = text_of(masked)
     for words in (
         "ε so far ∞",
@@ -84,12 +108,18 @@ def test_a_holder_that_sent_nothing_says_so(tmp_path: Path) -> None:
     assert statement(HolderRecord(parties.homes["law"]), NOW).figures["epsilon"] == 0
 
 
-def test_what_left_through_another_federation_is_in_it(private: Parties, tmp_path: Path) -> None:
+def test_what_left_through_another_federation_is_in_it(
+    private: Parties, tmp_path: Path
+) -> None:
     """From the file that all folders share."""
     parties = private.copy(tmp_path / "parties")
     holder = parties.holder("law")
     path = Path(str(holder.settings.spending))
-    facts = {**json.loads(path.read_text().splitlines()[0]), "epoch": "e" * 64, "federation": "f" * 64}
+    facts = {
+        **json.loads(path.read_text().splitlines()[0]),
+        "epoch": "e" * 64,
+        "federation": "f" * 64,
+    }
     path.write_text(path.read_text() + json.dumps(facts) + "\n")
     assert "another, ffffffffffff" in text_of(parties)
     figures = statement(HolderRecord(parties.homes["law"]), NOW).figures
@@ -98,41 +128,59 @@ def test_what_left_through_another_federation_is_in_it(private: Parties, tmp_pat
     assert figures["epsilon"] == epsilon_of(2 * privacy.rho, 1e-8)
 
 
-@pytest.mark.parametrize(("allowed", "expected"), [(4.0, 12), (1.0, 0), (1.5, 1), (math.inf, None)])
+@pytest.mark.parametrize(
+    ("allowed", "expected"), [(4.0, 12), (1.0, 0), (1.5, 1), (math.inf, None)]
+)
 def test_further_rounds_are_as_many_as_the_account_would_let_through(
     private: Parties, tmp_path: Path, allowed: float, expected: int | None
 ) -> None:
     """One more would be refused."""
     parties = private.copy(tmp_path / "parties")
     parties.rewrite("law", "max_epsilon = 4.0", f"max_epsilon = {allowed}")
-    record, privacy = HolderRecord(parties.homes["law"]), parties.federation().terms.privacy
+    record, privacy = (
+        HolderRecord(parties.homes["law"]),
+        parties.federation().terms.privacy,
+    )
     assert privacy is not None
     found_ = further_rounds(record, privacy)
     assert found_ == expected
     if expected is not None:
         account = record.account
-        rounds = [account.expense(str(each), "statistics", "private", privacy, 0.25) for each in range(expected + 1)]
+        rounds = [
+            account.expense(str(each), "statistics", "private", privacy, 0.25)
+            for each in range(expected + 1)
+        ]
         assert account.epsilon(rounds[:-1]) <= allowed < account.epsilon(rounds)
 
 
 # Copies, and the page
 
 
-def test_an_archived_copy_without_keys_says_the_same(private: Parties, tmp_path: Path) -> None:
+def test_an_archived_copy_without_keys_says_the_same(
+    private: Parties, tmp_path: Path
+) -> None:
     """But for the shared file, which it says to be missing where it is; nothing is written."""
     home = private.homes["law"]
     copy = tmp_path / "copy"
     shutil.copytree(home, copy, ignore=shutil.ignore_patterns(*SECRETS))
     before = sorted(copy.rglob("*"))
-    assert as_text(statement(HolderRecord(copy), NOW)) == as_text(statement(HolderRecord(home), NOW))
+    assert as_text(statement(HolderRecord(copy), NOW)) == as_text(
+        statement(HolderRecord(home), NOW)
+    )
     settings = copy / "client.toml"
-    settings.write_text(settings.read_text().replace("spending/law.jsonl", "elsewhere/law.jsonl"))
+    settings.write_text(
+        settings.read_text().replace("spending/law.jsonl", "elsewhere/law.jsonl")
+    )
     moved = statement(HolderRecord(copy), NOW)
-    assert "what left through other folders is missing" in " ".join(as_text(moved).split())
+    assert "what left through other folders is missing" in " ".join(
+        as_text(moved).split()
+    )
     assert len(moved.figures["outputs"]) == 2
-    assert [path for path in sorted(copy.rglob("*")) if not path.name.startswith("journal.db-")] == [
-        path for path in before if not path.name.startswith("journal.db-")
-    ]
+    assert [
+        path
+        for path in sorted(copy.rglob("*"))
+        if not path.name.startswith("journal.db-")
+    ] == [path for path in before if not path.name.startswith("journal.db-")]
 
 
 class Tags(HTMLParser):
@@ -144,7 +192,9 @@ class Tags(HTMLParser):
         self.words: list[str] = []
         self.feed(content)
 
-    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+    def handle_starttag(
+        self, tag: str, attributes: list[tuple[str, str | None]]
+    ) -> None:
         self.tags.append((tag, dict(attributes)))
 
     def handle_data(self, data: str) -> None:
@@ -155,8 +205,18 @@ def test_the_page_stands_by_itself_and_prints_on_a4(masked: Parties) -> None:
     """No scripts, nothing from elsewhere, and the same sentences as the text."""
     content = as_html(statement(HolderRecord(masked.homes["law"]), NOW))
     page = Tags(content)
-    assert not {tag for tag, _ in page.tags} & {"script", "link", "img", "iframe", "object", "a", "form"}
-    assert not [each for _, each in page.tags if {"src", "href", "srcset", "style"} & set(each)]
+    assert not {tag for tag, _ in page.tags} & {
+        "script",
+        "link",
+        "img",
+        "iframe",
+        "object",
+        "a",
+        "form",
+    }
+    assert not [
+        each for _, each in page.tags if {"src", "href", "srcset", "style"} & set(each)
+    ]
     assert not re.search(r"url\(|@import|https?:|\bon\w+=", content)
     assert "@page { size: A4" in content and "default-src 'none'" in content
     words = " ".join(" ".join(page.words).split())
@@ -166,17 +226,25 @@ def test_the_page_stands_by_itself_and_prints_on_a4(masked: Parties) -> None:
             assert sentence in words
 
 
-def test_what_others_wrote_cannot_become_markup(private: Parties, tmp_path: Path) -> None:
+def test_what_others_wrote_cannot_become_markup(
+    private: Parties, tmp_path: Path
+) -> None:
     """An expense of another folder is a line of a file."""
     parties = private.copy(tmp_path / "parties")
     path = Path(str(parties.holder("law").settings.spending))
-    facts = {**json.loads(path.read_text().splitlines()[0]), "epoch": "<b>x</b>", "federation": "<script>"}
+    facts = {
+        **json.loads(path.read_text().splitlines()[0]),
+        "epoch": "<b>x</b>",
+        "federation": "<script>",
+    }
     path.write_text(path.read_text() + json.dumps(facts) + "\n")
     content = as_html(statement(HolderRecord(parties.homes["law"]), NOW))
     assert "<script" not in content and "&lt;b&gt;x" in content
 
 
-def test_the_command_prints_text_or_json_and_writes_the_page(private: Parties, tmp_path: Path) -> None:
+def test_the_command_prints_text_or_json_and_writes_the_page(
+    private: Parties, tmp_path: Path
+) -> None:
     """The page beside either; a folder that is none is one sentence."""
     home, page = private.homes["law"], tmp_path / "statement.html"
     shop = Workshop(tmp_path)
@@ -189,4 +257,7 @@ def test_the_command_prints_text_or_json_and_writes_the_page(private: Parties, t
     assert figures["sections"][0]["title"] == "Whose statement this is"
     failed = shop.call("client", "statement", tmp_path)
     assert failed.code == 2 and "is not a holder's folder" in failed.stderr
-    assert "is a folder; give a file to write" in shop.call("client", "statement", home, "--html", tmp_path).stderr
+    assert (
+        "is a folder; give a file to write"
+        in shop.call("client", "statement", home, "--html", tmp_path).stderr
+    )

@@ -8,7 +8,14 @@ import pytest
 
 from tests.support.faults import make_haste
 from tests.support.hostile import MEMBERS, NEWCOMERS
-from tests.support.simulated_federation import Direct, Parties, found, own_texts, populate, round_of
+from tests.support.simulated_federation import (
+    Direct,
+    Parties,
+    found,
+    own_texts,
+    populate,
+    round_of,
+)
 
 
 @pytest.fixture(scope="session")
@@ -40,6 +47,8 @@ def after_one(whole: Parties, tmp_path_factory: pytest.TempPathFactory) -> Parti
 
 
 @pytest.fixture
-def later(after_one: Parties, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Parties:
+def later(
+    after_one: Parties, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Parties:
     make_haste(monkeypatch)
     return after_one.copy(tmp_path / "parties")

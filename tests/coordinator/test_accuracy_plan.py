@@ -15,7 +15,14 @@ from ridgeway.common.base.settings import DEFAULT
 from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.privacy.document_bound import PrivacyMode
 from ridgeway.common.privacy.public_prior import built_in_prior
-from ridgeway.coordinator.accuracy_plan import FIT_ERROR, SENTENCES_FIT, TOKENS_FIT, Fit, Forecast, forecast
+from ridgeway.coordinator.accuracy_plan import (
+    FIT_ERROR,
+    SENTENCES_FIT,
+    TOKENS_FIT,
+    Fit,
+    Forecast,
+    forecast,
+)
 from ridgeway.coordinator.solving.noisy_confidence import rightly_chosen
 from ridgeway.simulations.experiments.dataset import Dataset, folder_dataset, split
 from ridgeway.simulations.experiments.privacy_part import PrivateGround, accuracy
@@ -35,17 +42,29 @@ def test_without_a_difference_one_guesses(domains: int) -> None:
 def test_documents_and_epsilon_help_and_domains_do_not(
     mode: PrivacyMode, fit: Fit, documents: int, domains: int, epsilon: float
 ) -> None:
-    """More text or less privacy never predicts worse, and more domains never better, in any kind of text."""
+    """More text or less privacy never predicts worse, and more domains never better, in any kind of
+    text.
+    """
 
     def at(count: int, among: int, cost: float) -> Forecast:
         return forecast(mode, count, among, cost, 1e-8, fit)
 
     here = at(documents, domains, epsilon)
     assert 0 <= here.least <= here.expected <= here.most <= 1
-    for better in (at(2 * documents, domains, epsilon), at(documents, domains, 2 * epsilon)):
-        assert all(better.by_kind[kind] >= share - 1e-9 for kind, share in here.by_kind.items())
-    if mode == "columns":  # with products, more domains are more documents to learn from
-        assert all(at(documents, domains + 1, epsilon).by_kind[kind] <= share for kind, share in here.by_kind.items())
+    for better in (
+        at(2 * documents, domains, epsilon),
+        at(documents, domains, 2 * epsilon),
+    ):
+        assert all(
+            better.by_kind[kind] >= share - 1e-9 for kind, share in here.by_kind.items()
+        )
+    if (
+        mode == "columns"
+    ):  # with products, more domains are more documents to learn from
+        assert all(
+            at(documents, domains + 1, epsilon).by_kind[kind] <= share
+            for kind, share in here.by_kind.items()
+        )
 
 
 def test_no_router_has_one_domain() -> None:
@@ -56,11 +75,24 @@ def test_no_router_has_one_domain() -> None:
 
 def test_the_command_shows_both_modes(capsys: pytest.CaptureFixture[str]) -> None:
     """A table for people, and JSON of the same for programs."""
-    words = ["plan", "--documents", "2000", "--domains", "5", "--epsilon", "1", "--epsilon", "3"]
+    words = [
+        "plan",
+        "--documents",
+        "2000",
+        "--domains",
+        "5",
+        "--epsilon",
+        "1",
+        "--epsilon",
+        "3",
+    ]
     with pytest.raises(SystemExit) as ended:
         main([*words, "--json"])
     told = json.loads(capsys.readouterr().out)
-    assert ended.value.code == 0 and [each["privacy"] for each in told["forecasts"]] == ["columns", "full"] * 4
+    assert (
+        ended.value.code == 0
+        and [each["privacy"] for each in told["forecasts"]] == ["columns", "full"] * 4
+    )
     with pytest.raises(SystemExit):
         main(words)
     assert f"{100 * told['forecasts'][0]['expected']:.0f} %" in capsys.readouterr().out
@@ -73,17 +105,29 @@ def test_the_command_shows_both_modes(capsys: pytest.CaptureFixture[str]) -> Non
 def test_the_plan_predicts_small_simulations(
     shared_data: Path, smollm2: TableEncoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On held-out training documents of clm, in both modes, within the error that the plan states."""
-    monkeypatch.setattr("ridgeway.common.privacy.built_in_text.MAX_KIND_CHARACTERS", 400_000)
+    """On held-out training documents of clm, in both modes, within the error that the plan
+    states.
+    """
+    monkeypatch.setattr(
+        "ridgeway.common.privacy.built_in_text.MAX_KIND_CHARACTERS", 400_000
+    )
     held = split(folder_dataset(shared_data / "clm").sampled(1, train=1200))
     told = Dataset("clm", "held-out training text", held.fit, held.held)
     prior = built_in_prior(smollm2)
-    for mode, documents, epsilon in (("columns", 300, 1.0), ("columns", 900, 3.0), ("full", 900, 3.0)):
+    for mode, documents, epsilon in (
+        ("columns", 300, 1.0),
+        ("columns", 900, 3.0),
+        ("full", 900, 3.0),
+    ):
         chosen: PrivacyMode = "full" if mode == "full" else "columns"
         summed = round(documents / (1 - DEFAULT.holdout))  # the rest is held out
         ground = PrivateGround(told.sampled(1, train=summed), smollm2, prior)
         found = accuracy(ground, ground.privacy(chosen, epsilon), seed=1) / 100
-        expected = forecast(chosen, documents, len(told.domains), epsilon, 1e-8, TOKENS_FIT).by_kind[
-            TOKENS_FIT.kinds[2].name
-        ]
-        assert found == pytest.approx(expected, abs=FIT_ERROR), (mode, documents, epsilon)
+        expected = forecast(
+            chosen, documents, len(told.domains), epsilon, 1e-8, TOKENS_FIT
+        ).by_kind[TOKENS_FIT.kinds[2].name]
+        assert found == pytest.approx(expected, abs=FIT_ERROR), (
+            mode,
+            documents,
+            epsilon,
+        )

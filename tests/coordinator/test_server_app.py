@@ -1,4 +1,6 @@
-"""Flower's Grid as the transport of a round: answers are fetched as they come, by looks that follow the wait."""
+"""Flower's Grid as the transport of a round: answers are fetched as they come, by looks that follow
+the wait.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ QUESTION, ANSWER = Packet(b"question", "s"), Packet(b"answer", "s")
 
 
 class SlowGrid:
-    """A Grid whose nodes answer at given seconds, with a clock that goes on when somebody sleeps."""
+    """A Grid whose nodes answer at given seconds, with a clock that goes on when somebody
+    sleeps.
+    """
 
     def __init__(self, answers_at: dict[int, float]) -> None:
         LocalGrid(ClientApp(), {})  # messages can be made only in a run
@@ -36,23 +40,38 @@ class SlowGrid:
         self.now += seconds
 
     def push_messages(self, messages: Iterable[FlowerMessage]) -> list[str]:
-        names = {f"m{len(self._peers) + place}": each for place, each in enumerate(messages)}
+        names = {
+            f"m{len(self._peers) + place}": each for place, each in enumerate(messages)
+        }
         self._peers |= {name: each.metadata.dst_node_id for name, each in names.items()}
         return list(names)
 
     def pull_messages(self, numbers: list[str]) -> list[Any]:
-        come = [number for number in numbers if self._answers_at[self._peers[number]] <= self.now]
-        return [SimpleNamespace(has_error=lambda: False, content=to_record(ANSWER)) for _ in come]
+        come = [
+            number
+            for number in numbers
+            if self._answers_at[self._peers[number]] <= self.now
+        ]
+        return [
+            SimpleNamespace(has_error=lambda: False, content=to_record(ANSWER))
+            for _ in come
+        ]
 
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> Any:
-    def ask(answers_at: dict[int, float], seconds: float) -> tuple[SlowGrid, list[tuple[int, float]]]:
+    def ask(
+        answers_at: dict[int, float], seconds: float
+    ) -> tuple[SlowGrid, list[tuple[int, float]]]:
         grid = SlowGrid(answers_at)
         monkeypatch.setattr(server_app, "time", grid)
         transport = server_app.GridTransport(grid)
         answers = transport.exchange(dict.fromkeys(answers_at, QUESTION), seconds)
-        return grid, [(peer, grid.now) for peer, packet in answers if packet.header == ANSWER.header]
+        return grid, [
+            (peer, grid.now)
+            for peer, packet in answers
+            if packet.header == ANSWER.header
+        ]
 
     return ask
 
@@ -62,7 +81,9 @@ def test_an_answer_waits_no_longer_than_a_tenth_of_the_time_it_took(asked: Any) 
     _, answers = asked({1: 0.0, 2: 0.9, 3: 17.0}, 600.0)
     assert [peer for peer, _ in answers] == [1, 2, 3]
     for (_, fetched), came in zip(answers, (0.0, 0.9, 17.0), strict=True):
-        assert came <= fetched <= came + max(server_app._LEAST_PAUSE_S, came / 10) + 1e-9
+        assert (
+            came <= fetched <= came + max(server_app._LEAST_PAUSE_S, came / 10) + 1e-9
+        )
 
 
 def test_a_long_wait_costs_few_looks_and_ends_with_the_time(asked: Any) -> None:
@@ -77,19 +98,25 @@ def test_parts_of_an_answer_that_is_still_being_sent_are_asked_for_again_soon() 
     assert utils.pull_objects.__kwdefaults__["initial_backoff"] == PART_PAUSE_S
 
 
-def test_an_answer_that_comes_after_its_time_is_handed_over_with_the_next_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_that_comes_after_its_time_is_handed_over_with_the_next_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Whoever asks refuses it as late: it names the request that it answers."""
     grid = SlowGrid({1: 0.0, 2: 90.0})
     monkeypatch.setattr(server_app, "time", grid)
     transport = server_app.GridTransport(grid)
-    assert [peer for peer, _ in transport.exchange({1: QUESTION, 2: QUESTION}, 60.0)] == [1]
+    assert [
+        peer for peer, _ in transport.exchange({1: QUESTION, 2: QUESTION}, 60.0)
+    ] == [1]
     assert grid.now == pytest.approx(60.0)
     grid.now = 100.0
     assert sorted(peer for peer, _ in transport.exchange({1: QUESTION}, 60.0)) == [1, 2]
     assert [peer for peer, _ in transport.exchange({1: QUESTION}, 60.0)] == [1]
 
 
-def test_a_superlink_that_is_away_for_a_while_costs_that_while(asked: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_superlink_that_is_away_for_a_while_costs_that_while(
+    asked: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Looks for answers fail until it is back; none of them is lost."""
     plain = SlowGrid.pull_messages
 

@@ -1,5 +1,5 @@
-"""A workshop, a browser, and fixtures for a story of several tests in one module, each of which begins where the one
-before ended.
+"""A workshop, a browser, and fixtures for a story of several tests in one module, each of which
+begins where the one before ended.
 
 A module that tells a story has a fixture `town`, the deployment that the story is about.
 """
@@ -45,7 +45,9 @@ def go_on(request: pytest.FixtureRequest) -> Callable[[], None]:
 
 
 @pytest.fixture
-def show_logs(request: pytest.FixtureRequest, go_on: Callable[[], None], town: Deployment) -> Iterator[None]:
+def show_logs(
+    request: pytest.FixtureRequest, go_on: Callable[[], None], town: Deployment
+) -> Iterator[None]:
     """Show the logs where a test fails."""
     go_on()
     before = request.session.testsfailed

@@ -23,27 +23,39 @@ pytestmark = pytest.mark.slow
 def test_the_defaults_reach_their_accuracy(
     shared_data: Path, smollm2: TableEncoder, tmp_path: Path, setting: str, least: float
 ) -> None:
-    """Mean over domains, on test sets of another genre than the training text (reasoning) and of the same (clm)."""
+    """Mean over domains, on test sets of another genre than the training text (reasoning) and of
+    the same (clm).
+    """
     encoder = with_words(smollm2, WordFeatures())
-    assert measured(shared_data / setting, preset("default"), encoder, tmp_path).accuracy >= least
+    assert (
+        measured(shared_data / setting, preset("default"), encoder, tmp_path).accuracy
+        >= least
+    )
 
 
-def test_the_preset_paper_gives_the_published_method(shared_data: Path, smollm2: TableEncoder, tmp_path: Path) -> None:
+def test_the_preset_paper_gives_the_published_method(
+    shared_data: Path, smollm2: TableEncoder, tmp_path: Path
+) -> None:
     """With ten tokens voting it does as well as the public code does on these corpora: 91 ± 1."""
-    assert measured(shared_data / "reasoning", preset("paper"), smollm2, tmp_path).accuracy == pytest.approx(91, abs=1)
+    assert measured(
+        shared_data / "reasoning", preset("paper"), smollm2, tmp_path
+    ).accuracy == pytest.approx(91, abs=1)
 
 
 @pytest.mark.parametrize(("setting", "least"), [("reasoning", 97.0), ("clm", 97.0)])
 def test_a_federation_that_chooses_by_itself_reaches_the_same(
     shared_data: Path, smollm2: TableEncoder, tmp_path: Path, setting: str, least: float
 ) -> None:
-    """Candidates chosen by the holders' counts on held-out text, test files unseen: no worse than the defaults.
-    And conversations made of the test files stay with their expert, and change over with their topic.
+    """Candidates chosen by the holders' counts on held-out text, test files unseen: no worse than
+    the defaults. And conversations made of the test files stay with their expert, and change over
+    with their topic.
     """
     save_encoder(smollm2, tmp_path / "encoder")
     data, release = shared_data / setting, tmp_path / "release"
     encoder = f"dir:{tmp_path / 'encoder'}+words"
-    done = simulate(tmp_path / "work", lambda event: None, data=data, out=release, encoder=encoder)
+    done = simulate(
+        tmp_path / "work", lambda event: None, data=data, out=release, encoder=encoder
+    )
     assert done.evaluation.accuracy >= least
     chats = list(dialogues(folder_dataset(data).test, PHRASES, 300, random.Random(1)))
     stays, follows, *_ = rates(Router.load(release), chats)

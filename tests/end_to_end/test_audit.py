@@ -15,18 +15,47 @@ from tests.support.commands import Finished, Workshop, listing, workshop
 from tests.support.corpora_on_disk import ALPHABETS, job, sentences, write_jsonl
 from tests.support.tiny import tiny_encoder
 
-SHARES = {"tokens", "rare", "found", "recovered", "rare_recovered", "exact", "precision", "chance"}
+SHARES = {
+    "tokens",
+    "rare",
+    "found",
+    "recovered",
+    "rare_recovered",
+    "exact",
+    "precision",
+    "chance",
+}
 
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
-    """A workshop with sums over single tokens too: DOMAIN.one.stats, a tenth of the documents held out."""
+    """A workshop with sums over single tokens too: DOMAIN.one.stats, a tenth of the documents held
+    out.
+    """
     made = workshop(tmp_path_factory.mktemp("workshop"))
     for domain in ALPHABETS:
         write_jsonl(made / "data" / f"{domain}.train.jsonl", sentences(domain, 40))
-        words = ("--domain", domain, "--window", "1", "--holdout", "0.1", "--max-tokens", "150")
+        words = (
+            "--domain",
+            domain,
+            "--window",
+            "1",
+            "--holdout",
+            "0.1",
+            "--max-tokens",
+            "150",
+        )
         out = made / f"{domain}.one.stats"
-        done = made.call("client", "prepare", made / f"{domain}.jsonl", *words, "--encoder", made.encoder, "--out", out)
+        done = made.call(
+            "client",
+            "prepare",
+            made / f"{domain}.jsonl",
+            *words,
+            "--encoder",
+            made.encoder,
+            "--out",
+            out,
+        )
         assert done.code == 0, done
     return made
 
@@ -41,32 +70,58 @@ def audit(shop: Workshop, *words: str | Path) -> Finished:
 
 
 def test_single_tokens_come_back_whole(shop: Workshop) -> None:
-    """Held-out and cut-off text is not in the sums, and the truth counts neither: all that was summed is recovered."""
+    """Held-out and cut-off text is not in the sums, and the truth counts neither: all that was
+    summed is recovered.
+    """
     told = audit(shop, "law.one.stats", "--corpus", "law.jsonl", "--json").json
     clear, alone = told["findings"]
     assert SHARES | {"view", "window", "max_tokens", "proven", "seconds"} == set(clear)
     assert clear["proven"]
-    assert (clear["recovered"], clear["exact"], clear["precision"], clear["window"]) == (1.0, 1.0, 1.0, 1)
+    assert (
+        clear["recovered"],
+        clear["exact"],
+        clear["precision"],
+        clear["window"],
+    ) == (1.0, 1.0, 1.0, 1)
     assert alone["view"] == "column of B alone"
     assert not alone["proven"]
     assert told["weighting_undone"]
-    assert told["advice"].startswith("Every token of this corpus and its exact count can be computed")
+    assert told["advice"].startswith(
+        "Every token of this corpus and its exact count can be computed"
+    )
     shown = audit(shop, "law.one.stats", "--corpus", "law.jsonl").stdout
-    assert "rare tokens: those that occur once or twice in what was summed" in shown and "100.0 %" in shown
+    assert (
+        "rare tokens: those that occur once or twice in what was summed" in shown
+        and "100.0 %" in shown
+    )
 
 
 def test_words_beside_tokens_hide_no_token(tmp_path: Path) -> None:
-    """Sums over single tokens and their words hold those over tokens alone, which give every count away."""
+    """Sums over single tokens and their words hold those over tokens alone, which give every count
+    away.
+    """
     encoder = with_words(tiny_encoder(width=16), WordFeatures(width=4))
     write_jsonl(tmp_path / "law.jsonl", [text.upper() for text in sentences("law", 40)])
     work = job(tmp_path / "law.jsonl", window=1)
     truth, summed = read_summed(work, encoder, [work.sampling])
-    clear, alone = attack_cohort([AuditedHolder("law", summed[work.sampling], truth)], 0, work.sampling, encoder)
+    clear, alone = attack_cohort(
+        [AuditedHolder("law", summed[work.sampling], truth)], 0, work.sampling, encoder
+    )
     assert clear.proven
     assert clear.measures is not None
-    assert (clear.measures.recovered, clear.measures.exact, alone.proven) == (1.0, 1.0, False)
-    pair = [AuditedHolder(name, summed[work.sampling], truth) for name in ("law", "code")]
-    named = {each.view for each in attack_cohort(pair, 0, work.sampling, encoder) if each.proven}
+    assert (clear.measures.recovered, clear.measures.exact, alone.proven) == (
+        1.0,
+        1.0,
+        False,
+    )
+    pair = [
+        AuditedHolder(name, summed[work.sampling], truth) for name in ("law", "code")
+    ]
+    named = {
+        each.view
+        for each in attack_cohort(pair, 0, work.sampling, encoder)
+        if each.proven
+    }
     assert named == {"clear statistics", "total of 2: union", "difference of totals"}
 
 
@@ -82,7 +137,9 @@ def test_windows_prove_nothing(shop: Workshop) -> None:
 def test_without_the_corpus_the_tokens_are_shown(shop: Workshop) -> None:
     """What was found is in the holder's own terminal, the proof beside it; shares are left open."""
     done = audit(shop, "law.one.stats")
-    assert re.search(r"clear statistics +windows? (of )?1\b.* +\d+ +– .* yes ", done.stdout)
+    assert re.search(
+        r"clear statistics +windows? (of )?1\b.* +\d+ +– .* yes ", done.stdout
+    )
     assert re.search(r"^most frequent: '[^']+' \d", done.stdout, re.MULTILINE)
     assert done.stdout.rstrip().endswith("prefer windows in a masked round.")
     told = audit(shop, "law.one.stats", "--json").json["findings"][0]
@@ -93,8 +150,12 @@ def test_without_the_corpus_the_tokens_are_shown(shop: Workshop) -> None:
 
 
 def test_every_view_of_a_cohort(shop: Workshop) -> None:
-    """Single tokens: the clear statistics, the union and the difference come back exactly, the column does not."""
-    told = audit(shop, "--data", "data", "--windows", "1", "--holder", "law", "--json").json
+    """Single tokens: the clear statistics, the union and the difference come back exactly, the
+    column does not.
+    """
+    told = audit(
+        shop, "--data", "data", "--windows", "1", "--holder", "law", "--json"
+    ).json
     assert told["holder"] == "law"
     assert told["cohort"] == sorted(ALPHABETS)
     by_view = {finding["view"]: finding for finding in told["findings"]}
@@ -108,8 +169,13 @@ def test_every_view_of_a_cohort(shop: Workshop) -> None:
     for view in ("clear statistics", "total of 3: union", "difference of totals"):
         assert by_view[view]["proven"]
         assert by_view[view]["exact"] == 1
-    assert by_view["total of 3: union"]["tokens"] > by_view["clear statistics"]["tokens"]
-    assert by_view["total of 3: called law"]["found"] < by_view["total of 3: union"]["found"]
+    assert (
+        by_view["total of 3: union"]["tokens"] > by_view["clear statistics"]["tokens"]
+    )
+    assert (
+        by_view["total of 3: called law"]["found"]
+        < by_view["total of 3: union"]["found"]
+    )
     assert by_view["total of 3: called law"]["precision"] > 0.7
 
 
@@ -131,20 +197,34 @@ def test_a_folder_of_text_is_audited_for_each_window(shop: Workshop) -> None:
         ("audit nowhere", r"there is no statistics file nowhere"),
         ("audit law.jsonl", r"law\.jsonl is not a statistics file, or is corrupt"),
         ("audit data", r"there is no statistics file data"),
-        ("audit --data data --corpus law.jsonl", r"--corpus is that of a statistics file"),
-        ("audit law.stats --data data", r"--data, --windows and --holder are for a cohort"),
+        (
+            "audit --data data --corpus law.jsonl",
+            r"--corpus is that of a statistics file",
+        ),
+        (
+            "audit law.stats --data data",
+            r"--data, --windows and --holder are for a cohort",
+        ),
         ("audit law.stats --corpus nowhere", r"there is no file or folder nowhere"),
         ("audit law.stats --corpus code.jsonl", r"the statistics of 'law' have"),
-        ("audit law.stats --corpus law.jsonl --text-field body", r"no field 'body'; its fields are text"),
+        (
+            "audit law.stats --corpus law.jsonl --text-field body",
+            r"no field 'body'; its fields are text",
+        ),
         ("audit law.stats --encoder dir:other", r"not with tiny \(.*\); use --encoder"),
         ("audit --data nowhere", r"there is no folder nowhere"),
         ("audit --data encoder", r"encoder has no file named DOMAIN\.train\.jsonl"),
         ("audit --data data --windows 0", r"window is 0"),
         ("audit --data data --windows some", r"'some' is not a valid integer"),
-        ("audit --data data --holder art", r"there is no holder 'art'; there are code, law"),
+        (
+            "audit --data data --holder art",
+            r"there is no holder 'art'; there are code, law",
+        ),
     ],
 )
-def test_what_cannot_be_audited_is_refused(shop: Workshop, words: str, message: str) -> None:
+def test_what_cannot_be_audited_is_refused(
+    shop: Workshop, words: str, message: str
+) -> None:
     """One sentence, exit code 2, nothing on stdout, and no file made."""
     if not (shop / "other").exists():
         save_encoder(tiny_encoder(seed=9), shop / "other")
@@ -155,7 +235,11 @@ def test_what_cannot_be_audited_is_refused(shop: Workshop, words: str, message: 
     sentence = done.stderr.splitlines()[-1]
     assert "Traceback" not in done.stderr
     assert re.search(message, sentence), sentence
-    assert {path for path in set(listing(shop.folder)) - before if not path.startswith(str(shop.cache))} == set()
+    assert {
+        path
+        for path in set(listing(shop.folder)) - before
+        if not path.startswith(str(shop.cache))
+    } == set()
 
 
 # Under noise
@@ -165,40 +249,103 @@ def test_what_cannot_be_audited_is_refused(shop: Workshop, words: str, message: 
 def public(shop: Workshop) -> Path:
     """A prior of the workshop's own text, and enough of it for two halves."""
     write_jsonl(shop / "more" / "law.train.jsonl", sentences("law", 120))
-    done = shop.call("prior", "make", shop / "data", "--encoder", shop.encoder, "--out", shop / "prior")
+    done = shop.call(
+        "prior",
+        "make",
+        shop / "data",
+        "--encoder",
+        shop.encoder,
+        "--out",
+        shop / "prior",
+    )
     assert done.code == 0, done
     return shop / "prior"
 
 
 @pytest.mark.parametrize("mode", ["columns", "full"])
-def test_documents_under_noise_are_held_against_a_control(shop: Workshop, public: Path, mode: str) -> None:
+def test_documents_under_noise_are_held_against_a_control(
+    shop: Workshop, public: Path, mode: str
+) -> None:
     """Both halves, chance, and membership beside what ε allows; in words and for programs."""
-    words = ("--data", shop / "more", "--epsilon", "1", "--privacy", mode, "--prior", public)
+    words = (
+        "--data",
+        shop / "more",
+        "--epsilon",
+        "1",
+        "--privacy",
+        mode,
+        "--prior",
+        public,
+    )
     told = audit(shop, *words, "--json").json
     assert (told["domain"], told["privacy"], told["epsilon"]) == ("law", mode, 1.0)
-    assert {"own", "control", "view"} == set(told["findings"][0]) and set(told["findings"][0]["own"]) == SHARES
-    assert told["membership_auc"]["worst_case"] < told["membership_auc"]["allowed"] < 0.74
+    assert {"own", "control", "view"} == set(told["findings"][0]) and set(
+        told["findings"][0]["own"]
+    ) == SHARES
+    assert (
+        told["membership_auc"]["worst_case"] < told["membership_auc"]["allowed"] < 0.74
+    )
     assert told["canaries"]["guesses"] == 20_000 and told["canaries"]["at_least"] < 1
     shown = audit(shop, *words, "--canaries", "0").stdout
-    assert "of the control" in shown and "allows 73.1 %" in shown and "canaries" not in shown
+    assert (
+        "of the control" in shown
+        and "allows 73.1 %" in shown
+        and "canaries" not in shown
+    )
 
 
-def test_a_holder_audits_its_own_documents_under_noise(shop: Workshop, public: Path) -> None:
+def test_a_holder_audits_its_own_documents_under_noise(
+    shop: Workshop, public: Path
+) -> None:
     """The statistics file names domain and held-out share; the documents are read whole."""
     text = shop / "more" / "law.train.jsonl"
     assert shop.prepare(text, "--domain", "law", "--out", shop / "more.stats").code == 0
-    told = audit(shop, "more.stats", "--corpus", text, "--epsilon", "8", "--prior", public, "--json").json
+    told = audit(
+        shop,
+        "more.stats",
+        "--corpus",
+        text,
+        "--epsilon",
+        "8",
+        "--prior",
+        public,
+        "--json",
+    ).json
     assert told["domain"] == "law" and 20 <= told["documents"] < 100
 
 
 def test_an_audit_under_noise_says_what_it_needs(shop: Workshop, public: Path) -> None:
     """One sentence each, and no traceback."""
     for words, told in (
-        (("audit", "--data", "more", "--holder", "nobody", "--epsilon", "1", "--prior", public), "no holder 'nobody'"),
+        (
+            (
+                "audit",
+                "--data",
+                "more",
+                "--holder",
+                "nobody",
+                "--epsilon",
+                "1",
+                "--prior",
+                public,
+            ),
+            "no holder 'nobody'",
+        ),
         (("audit", "law.stats", "--epsilon", "1", "--prior", public), "use --corpus"),
-        (("audit", "law.stats", "--epsilon", "99", "--prior", public), "ε must be above 0"),
-        (("audit", "law.stats", "--epsilon", "1", "--privacy", "none"), "there is no privacy mode 'none'"),
-        (("audit", "law.stats", "--epsilon", "1", "--prior", "law.stats"), "not a prior"),
+        (
+            ("audit", "law.stats", "--epsilon", "99", "--prior", public),
+            "ε must be above 0",
+        ),
+        (
+            ("audit", "law.stats", "--epsilon", "1", "--privacy", "none"),
+            "there is no privacy mode 'none'",
+        ),
+        (
+            ("audit", "law.stats", "--epsilon", "1", "--prior", "law.stats"),
+            "not a prior",
+        ),
     ):
         done = shop.call(*words, "--encoder", shop.encoder)
-        assert done.code == 2 and told in done.stderr and "Traceback" not in done.stderr, done
+        assert (
+            done.code == 2 and told in done.stderr and "Traceback" not in done.stderr
+        ), done

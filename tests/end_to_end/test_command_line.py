@@ -1,4 +1,6 @@
-"""The command line from private files to a routed prompt: the whole way in processes, then each command by itself."""
+"""The command line from private files to a routed prompt: the whole way in processes, then each
+command by itself.
+"""
 
 from __future__ import annotations
 
@@ -29,41 +31,82 @@ def good(finished: Finished) -> Finished:
 # The whole way
 
 
-def test_from_private_files_to_a_calibrated_route(shop: Workshop, tmp_path: Path) -> None:
-    """prepare, solve, route, evaluate, calibrate: what each leaves behind is what the next one takes.
+def test_from_private_files_to_a_calibrated_route(
+    shop: Workshop, tmp_path: Path
+) -> None:
+    """prepare, solve, route, evaluate, calibrate: what each leaves behind is what the next one
+    takes.
 
-    The files are, byte for byte, those that the library made on another number of threads with another cache.
+    The files are, byte for byte, those that the library made on another number of threads with
+    another cache.
     """
     for domain in DOMAINS:
         out = tmp_path / f"{domain}.stats"
-        words = ("--domain", domain, "--out", out, "--window", "64", "--holdout", "0", "--threads", "2")
+        words = (
+            "--domain",
+            domain,
+            "--out",
+            out,
+            "--window",
+            "64",
+            "--holdout",
+            "0",
+            "--threads",
+            "2",
+        )
         call = shop.run if domain == "law" else shop.call
-        done = good(call("client", "prepare", shop / f"{domain}.jsonl", *words, "--encoder", shop.encoder))
+        done = good(
+            call(
+                "client",
+                "prepare",
+                shop / f"{domain}.jsonl",
+                *words,
+                "--encoder",
+                shop.encoder,
+            )
+        )
         assert done.stdout == ""
         assert "1 file" in done.stderr
         assert "wrote" in done.stderr
         assert out.read_bytes() == (shop / f"{domain}.stats").read_bytes()
     release = tmp_path / "release"
     stats = [tmp_path / f"{domain}.stats" for domain in reversed(DOMAINS)]
-    solved = good(shop.run("coordinator", "solve", *stats, "--out", release, "--encoder", shop.encoder))
+    solved = good(
+        shop.run(
+            "coordinator", "solve", *stats, "--out", release, "--encoder", shop.encoder
+        )
+    )
     assert solved.stdout == ""
     names = ("manifest.json", "router.safetensors", "tokenizer.json")
     assert sorted(path.name for path in release.iterdir()) == sorted(names)
-    assert all((release / name).read_bytes() == (shop / "release" / name).read_bytes() for name in names)
+    assert all(
+        (release / name).read_bytes() == (shop / "release" / name).read_bytes()
+        for name in names
+    )
 
     assert "not calibrated" in good(shop.call("route", release, "abcdefgh")).stdout
-    accuracy = good(shop.run("evaluate", release, shop / "tests", "--json")).json["accuracy"]
+    accuracy = good(shop.run("evaluate", release, shop / "tests", "--json")).json[
+        "accuracy"
+    ]
     assert accuracy == 100
 
-    fitted = good(shop.run("coordinator", "calibrate", release, shop / "tests", "--json")).json
-    assert fitted["release"] == load_release(release).id != load_release(shop / "release").id
+    fitted = good(
+        shop.run("coordinator", "calibrate", release, shop / "tests", "--json")
+    ).json
+    assert (
+        fitted["release"]
+        == load_release(release).id
+        != load_release(shop / "release").id
+    )
     assert fitted["temperature"] == load_release(release).confidence.temperature != 1
     assert fitted["gap_after"] < fitted["gap_before"]
     routed = good(shop.run("route", release, "abcdefgh")).stdout
     assert routed.startswith("law ")
     assert "confidence" in routed
     assert "not calibrated" not in routed
-    assert good(shop.call("route", release, "0123", "--json")).json["calibrated"] is True
+    assert (
+        good(shop.call("route", release, "0123", "--json")).json["calibrated"] is True
+    )
 
 
 # client
@@ -75,18 +118,46 @@ def test_parts_add_up_on_the_command_line(shop: Workshop, tmp_path: Path) -> Non
     files = [shop / f"{domain}.jsonl" for domain in DOMAINS]
     corpus: list[str | Path] = [*files, "--domain", "law", "--encoder", shop.encoder]
     for number in (1, 2, 3):
-        done = good(shop.call("client", "prepare", *corpus, "--part", f"{number}/3", "--out", out))
+        done = good(
+            shop.call(
+                "client", "prepare", *corpus, "--part", f"{number}/3", "--out", out
+            )
+        )
         assert f"part {number} of 3" in done.stderr
         assert not out.exists()
-    facts = good(shop.call("client", "prepare", *corpus, "--part", "1/3", "--out", out, "--json")).json
+    facts = good(
+        shop.call("client", "prepare", *corpus, "--part", "1/3", "--out", out, "--json")
+    ).json
     assert (facts["part"], facts["of"], facts["files_read"]) == (1, 3, 0)
-    assert good(shop.call("client", "prepare", *corpus, "--out", out, "--json")).json["files_read"] == 0
-    good(shop.call("client", "prepare", *corpus, "--out", tmp_path / "whole.stats", "--fresh"))
+    assert (
+        good(shop.call("client", "prepare", *corpus, "--out", out, "--json")).json[
+            "files_read"
+        ]
+        == 0
+    )
+    good(
+        shop.call(
+            "client", "prepare", *corpus, "--out", tmp_path / "whole.stats", "--fresh"
+        )
+    )
     assert out.read_bytes() == (tmp_path / "whole.stats").read_bytes()
-    fresh = shop.call("client", "prepare", *corpus, "--part", "1/3", "--fresh", "--out", out)
+    fresh = shop.call(
+        "client", "prepare", *corpus, "--part", "1/3", "--fresh", "--out", out
+    )
     assert fresh.code == 2
     assert "--fresh discards all kept parts; use it without --part" in fresh.stderr
-    assert shop.call("client", "prepare", *corpus, "--engine", "dask", "--out", tmp_path / "no.stats").code == 2
+    assert (
+        shop.call(
+            "client",
+            "prepare",
+            *corpus,
+            "--engine",
+            "dask",
+            "--out",
+            tmp_path / "no.stats",
+        ).code
+        == 2
+    )
 
 
 def test_prepare_says_in_json_what_it_met(shop: Workshop, tmp_path: Path) -> None:
@@ -106,10 +177,21 @@ def test_prepare_says_in_json_what_it_met(shop: Workshop, tmp_path: Path) -> Non
     assert again["digest"] == facts["digest"]
 
 
-def test_settings_on_the_command_line_are_those_of_the_file(shop: Workshop, tmp_path: Path) -> None:
+def test_settings_on_the_command_line_are_those_of_the_file(
+    shop: Workshop, tmp_path: Path
+) -> None:
     """Window, limit and fields arrive where they are used."""
     path = write_jsonl(tmp_path / "a.jsonl", ["abcdefgh" * 4] * 3, field="body")
-    words = ("--window", "8", "--max-tokens", "16", "--holdout", "0", "--text-field", "prompt,body")
+    words = (
+        "--window",
+        "8",
+        "--max-tokens",
+        "16",
+        "--holdout",
+        "0",
+        "--text-field",
+        "prompt,body",
+    )
     good(shop.prepare(path, "--domain", "law", "--out", tmp_path / "law.stats", *words))
     prepared = load_prepared(tmp_path / "law.stats")
     assert prepared.sampling.to_json() == {"window": 8, "max_tokens": 16}
@@ -122,23 +204,47 @@ def test_inspect_shows_what_would_leave(shop: Workshop) -> None:
     facts = good(shop.call("client", "inspect", shop / "law.stats", "--json")).json
     assert facts["domain"] == "law"
     assert facts["fingerprint"] == prepared.fingerprint
-    assert (facts["window"], facts["features"], facts["samples"]) == (64, WIDTH + 1, prepared.statistics.mass)
+    assert (facts["window"], facts["features"], facts["samples"]) == (
+        64,
+        WIDTH + 1,
+        prepared.statistics.mass,
+    )
     features = WIDTH + 1
-    assert (facts["numbers"], facts["text"]) == (features * (features + 1) // 2 + features, "none")
+    assert (facts["numbers"], facts["text"]) == (
+        features * (features + 1) // 2 + features,
+        "none",
+    )
     assert facts["digest"] == prepared.digest
     shown = good(shop.call("client", "inspect", shop / "law.stats"))
     assert shown.stderr == ""
-    assert all(str(facts[name]) in shown.stdout for name in ("domain", "fingerprint", "samples", "digest"))
+    assert all(
+        str(facts[name]) in shown.stdout
+        for name in ("domain", "fingerprint", "samples", "digest")
+    )
 
 
-def test_the_paper_preset_reproduces_the_published_settings(shop: Workshop, tmp_path: Path) -> None:
-    """One word sets windows of one token, plain sums, an absolute λ, normalised columns and the entropy selector."""
+def test_the_paper_preset_reproduces_the_published_settings(
+    shop: Workshop, tmp_path: Path
+) -> None:
+    """One word sets windows of one token, plain sums, an absolute λ, normalised columns and the
+    entropy selector.
+    """
     for domain in DOMAINS:
-        words = ("--domain", domain, "--out", tmp_path / f"{domain}.stats", "--preset", "paper", "--json")
+        words = (
+            "--domain",
+            domain,
+            "--out",
+            tmp_path / f"{domain}.stats",
+            "--preset",
+            "paper",
+            "--json",
+        )
         facts = good(shop.prepare(shop / f"{domain}.jsonl", *words)).json
         assert (facts["held_out"], facts["samples"]) == (0, facts["tokens"])
     stats = [tmp_path / f"{domain}.stats" for domain in DOMAINS]
-    solved = good(shop.solve(*stats, "--out", tmp_path / "release", "--preset", "paper", "--json")).json
+    solved = good(
+        shop.solve(*stats, "--out", tmp_path / "release", "--preset", "paper", "--json")
+    ).json
     manifest = load_release(tmp_path / "release").manifest
     assert manifest["sampling"] == {"window": 1, "max_tokens": 1024}
     assert set(map(tuple, manifest["holdout"].values())) == {(0.0,)}
@@ -147,9 +253,15 @@ def test_the_paper_preset_reproduces_the_published_settings(shop: Workshop, tmp_
     assert manifest["selector"] == {"k": 10, "name": "entropy"}
     assert solved["ridge"] == 0.01
     assert solved["masses"] == {
-        domain: load_prepared(tmp_path / f"{domain}.stats").statistics.mass for domain in DOMAINS
+        domain: load_prepared(tmp_path / f"{domain}.stats").statistics.mass
+        for domain in DOMAINS
     }
-    assert good(shop.call("evaluate", tmp_path / "release", shop / "tests", "--json")).json["accuracy"] == 100
+    assert (
+        good(
+            shop.call("evaluate", tmp_path / "release", shop / "tests", "--json")
+        ).json["accuracy"]
+        == 100
+    )
 
 
 # route
@@ -162,7 +274,11 @@ def test_a_prompt_is_routed_to_its_domain(shop: Workshop) -> None:
     assert plain.stdout.count("\n") == 1
     assert plain.stderr == ""
     decision = good(shop.call("route", shop / "release", "abcdefgh", "--json")).json
-    assert (decision["domain"], decision["best"], decision["tokens"]) == ("law", "law", 8)
+    assert (decision["domain"], decision["best"], decision["tokens"]) == (
+        "law",
+        "law",
+        8,
+    )
     assert sorted(decision["scores"]) == DOMAINS
     assert sum(decision["scores"].values()) == pytest.approx(1)
     assert decision["confidence"] == max(decision["scores"].values())
@@ -172,9 +288,13 @@ def test_a_prompt_is_routed_to_its_domain(shop: Workshop) -> None:
 
 def test_a_decision_is_explained_word_by_word(shop: Workshop) -> None:
     """The weights add up to the margin; the table names the words."""
-    explained = good(shop.call("route", shop / "release", "abcd 0", "--explain", "--json")).json
+    explained = good(
+        shop.call("route", shop / "release", "abcd 0", "--explain", "--json")
+    ).json
     assert [word["text"] for word in explained["explanation"]] == ["abcd", " ", "0"]
-    assert sum(word["weight"] for word in explained["explanation"]) == pytest.approx(explained["margin"])
+    assert sum(word["weight"] for word in explained["explanation"]) == pytest.approx(
+        explained["margin"]
+    )
     assert explained["explanation"][-1]["domain"] == "code"
     shown = good(shop.call("route", shop / "release", "abcd 0", "--explain")).stdout
     assert shown.startswith("law ")
@@ -182,53 +302,89 @@ def test_a_decision_is_explained_word_by_word(shop: Workshop) -> None:
 
 
 def test_prompts_on_standard_input_are_routed_line_by_line(shop: Workshop) -> None:
-    """A line in, a line out, in order; blank lines, carriage returns and a missing last line end included."""
+    """A line in, a line out, in order; blank lines, carriage returns and a missing last line end
+    included.
+    """
     prompts = ["abcdefgh", "0123456789", "", "nopqrstuv\r", "0123"]
-    plain = good(shop.call("route", shop / "release", "-", stdin="\n".join(prompts))).stdout.splitlines()
+    plain = good(
+        shop.call("route", shop / "release", "-", stdin="\n".join(prompts))
+    ).stdout.splitlines()
     rows = [line.split("\t") for line in plain]
-    assert [row[0] for row in rows][:2] + [row[0] for row in rows][3:] == ["law", "code", "medicine", "code"]
+    assert [row[0] for row in rows][:2] + [row[0] for row in rows][3:] == [
+        "law",
+        "code",
+        "medicine",
+        "code",
+    ]
     assert all(0 < float(row[1]) <= 1 for row in rows)
-    lines = good(shop.call("route", shop / "release", "-", "--json", stdin="\n".join(prompts))).stdout.splitlines()
+    lines = good(
+        shop.call("route", shop / "release", "-", "--json", stdin="\n".join(prompts))
+    ).stdout.splitlines()
     assert [json.loads(line)["tokens"] for line in lines] == [8, 10, 0, 9, 4]
     alone = good(shop.call("route", shop / "release", "0123456789", "--json")).json
     assert json.loads(lines[1]) == alone
-    explained = good(shop.call("route", shop / "release", "-", "--explain", stdin="ab\n0")).stdout.splitlines()
+    explained = good(
+        shop.call("route", shop / "release", "-", "--explain", stdin="ab\n0")
+    ).stdout.splitlines()
     assert [len(json.loads(line)["explanation"]) for line in explained] == [1, 1]
 
 
 def test_prompts_of_any_shape_are_routed(shop: Workshop) -> None:
     """Nothing, an emoji, half a character and a special token are prompts like others."""
     for prompt, tokens in (("", 0), ("😀", 1), (" ", 1), ("<end>", 0)):
-        decision = good(shop.call("route", shop / "release", prompt, "--json", "--explain")).json
+        decision = good(
+            shop.call("route", shop / "release", prompt, "--json", "--explain")
+        ).json
         assert decision["tokens"] == tokens
         assert decision["domain"] in DOMAINS
     empty = good(shop.call("route", shop / "release", "", "--json")).json
     assert empty["scores"] == {domain: pytest.approx(1 / 3) for domain in DOMAINS}
     assert good(shop.call("route", shop / "release", "", "--explain")).stdout
-    assert good(shop.call("route", shop / "release", "-", "--explain", stdin=b"\xff\xfe abc\n")).stdout
+    assert good(
+        shop.call("route", shop / "release", "-", "--explain", stdin=b"\xff\xfe abc\n")
+    ).stdout
 
 
 def test_a_prompt_below_the_threshold_goes_to_the_fallback(shop: Workshop) -> None:
     """Asked for on the command line, or written into the release."""
     asked = ("--threshold", "1", "--fallback", "generalist")
     decision = good(shop.call("route", shop / "release", "abcd", "--json", *asked)).json
-    assert (decision["domain"], decision["best"], decision["abstained"]) == ("generalist", "law", True)
-    assert "abstained: too unsure; ahead: law" in good(shop.call("route", shop / "release", "abcd", *asked)).stdout
+    assert (decision["domain"], decision["best"], decision["abstained"]) == (
+        "generalist",
+        "law",
+        True,
+    )
+    assert (
+        "abstained: too unsure; ahead: law"
+        in good(shop.call("route", shop / "release", "abcd", *asked)).stdout
+    )
 
 
-def test_a_release_with_the_trusted_signer_is_used(shop: Workshop, tmp_path: Path) -> None:
+def test_a_release_with_the_trusted_signer_is_used(
+    shop: Workshop, tmp_path: Path
+) -> None:
     """The key may be given as digits or as a file."""
     signer = load_release(shop / "release").signer
     (tmp_path / "key.txt").write_text(f"{signer.upper()}\n")
     for key in (signer, str(tmp_path / "key.txt")):
-        assert good(shop.call("route", shop / "release", "abcd", "--key", key)).stdout.startswith("law")
+        assert good(
+            shop.call("route", shop / "release", "abcd", "--key", key)
+        ).stdout.startswith("law")
 
 
-def test_prompts_are_answered_as_they_come_and_a_reader_may_go_away(shop: Workshop) -> None:
-    """The answer to a line comes before the next is written; `ridgeway route RELEASE - | head` ends quietly."""
+def test_prompts_are_answered_as_they_come_and_a_reader_may_go_away(
+    shop: Workshop,
+) -> None:
+    """The answer to a line comes before the next is written; `ridgeway route RELEASE - | head` ends
+    quietly.
+    """
     command: list[str | Path] = [RIDGEWAY, "route", shop / "release", "-"]
     with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=shop.environment()
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=shop.environment(),
     ) as talking:
         assert talking.stdin and talking.stdout and talking.stderr
         for prompt, domain in ((b"abcd\n", b"law"), (b"0123\n", b"code")):
@@ -248,7 +404,9 @@ def test_prompts_are_answered_as_they_come_and_a_reader_may_go_away(shop: Worksh
 
 def test_evaluate_gives_accuracy_domains_and_confusion(shop: Workshop) -> None:
     """In percent, by domain, with the rows of the matrix in the order it names."""
-    result = good(shop.call("evaluate", shop / "release", shop / "tests", "--json")).json
+    result = good(
+        shop.call("evaluate", shop / "release", shop / "tests", "--json")
+    ).json
     assert result["accuracy"] == 100
     assert result["domains"] == dict.fromkeys(DOMAINS, 100)
     assert result["confusion"] == [[3, 0, 0], [0, 3, 0], [0, 0, 3]]
@@ -263,32 +421,61 @@ def test_evaluate_reads_what_prepare_reads(shop: Workshop, tmp_path: Path) -> No
     for domain in DOMAINS:
         raw = (shop / "tests" / f"{domain}.test.jsonl").read_bytes()
         (tmp_path / f"{domain}.test.jsonl").write_bytes(b"\xef\xbb\xbf" + raw)
-    assert good(shop.call("evaluate", shop / "release", tmp_path, "--json")).json["accuracy"] == 100
+    assert (
+        good(shop.call("evaluate", shop / "release", tmp_path, "--json")).json[
+            "accuracy"
+        ]
+        == 100
+    )
 
 
 # encoder
 
 
-def test_an_encoder_can_be_saved_listed_and_used(shop: Workshop, tmp_path: Path) -> None:
+def test_an_encoder_can_be_saved_listed_and_used(
+    shop: Workshop, tmp_path: Path
+) -> None:
     """The copy has the fingerprint of the first one, and is listed where encoders are kept."""
-    saved = good(shop.call("encoder", "save", shop.encoder, tmp_path / "copy", "--json")).json
-    again = good(shop.call("encoder", "save", f"dir:{tmp_path / 'copy'}", tmp_path / "again", "--json")).json
-    assert saved["fingerprint"] == again["fingerprint"] == load_prepared(shop / "law.stats").fingerprint
+    saved = good(
+        shop.call("encoder", "save", shop.encoder, tmp_path / "copy", "--json")
+    ).json
+    again = good(
+        shop.call(
+            "encoder", "save", f"dir:{tmp_path / 'copy'}", tmp_path / "again", "--json"
+        )
+    ).json
+    assert (
+        saved["fingerprint"]
+        == again["fingerprint"]
+        == load_prepared(shop / "law.stats").fingerprint
+    )
     assert (again["tokens"], again["width"]) == (42, WIDTH)
     cache = tmp_path / "cache"
     kept = cache / "encoders" / saved["fingerprint"]
-    assert "smollm2" in good(shop.call("encoder", "list", RIDGEWAY_CACHE=str(cache))).stdout
+    assert (
+        "smollm2"
+        in good(shop.call("encoder", "list", RIDGEWAY_CACHE=str(cache))).stdout
+    )
     good(shop.call("encoder", "save", shop.encoder, kept))
-    listed = good(shop.call("encoder", "list", "--json", RIDGEWAY_CACHE=str(cache))).json
-    assert [card["fingerprint"] for card in listed["converted"]] == [saved["fingerprint"]]
+    listed = good(
+        shop.call("encoder", "list", "--json", RIDGEWAY_CACHE=str(cache))
+    ).json
+    assert [card["fingerprint"] for card in listed["converted"]] == [
+        saved["fingerprint"]
+    ]
     assert "dir:PATH" in listed["sources"]
-    assert saved["fingerprint"] in good(shop.call("encoder", "list", RIDGEWAY_CACHE=str(cache))).stdout
+    assert (
+        saved["fingerprint"]
+        in good(shop.call("encoder", "list", RIDGEWAY_CACHE=str(cache))).stdout
+    )
 
 
 # The command itself
 
 
-@pytest.mark.parametrize("command", [*COMMANDS, "client prepare", "coordinator calibrate", "encoder save"])
+@pytest.mark.parametrize(
+    "command", [*COMMANDS, "client prepare", "coordinator calibrate", "encoder save"]
+)
 def test_every_command_explains_itself(shop: Workshop, command: str) -> None:
     """--help names the command, on stdout, and is no error."""
     shown = good(shop.call(*command.split(), "--help"))
@@ -302,12 +489,19 @@ def test_the_version_is_printed(shop: Workshop) -> None:
     from ridgeway.common.base.native import why_not
 
     native = f"no ({why_not})" if why_not else "yes"
-    assert good(shop.run("--version")).stdout == f"ridgeway {__version__}, native {native}\n"
+    assert (
+        good(shop.run("--version")).stdout
+        == f"ridgeway {__version__}, native {native}\n"
+    )
 
 
 @pytest.mark.parametrize("words", [[], ["client"], ["coordinator"], ["encoder"]])
-def test_a_command_without_words_shows_its_help(shop: Workshop, words: list[str]) -> None:
-    """Not silence: the reader learns what can be said, and the exit code is that of nothing done."""
+def test_a_command_without_words_shows_its_help(
+    shop: Workshop, words: list[str]
+) -> None:
+    """Not silence: the reader learns what can be said, and the exit code is that of nothing
+    done.
+    """
     shown = shop.call(*words)
     assert shown.code == 2
     assert "Usage: ridgeway" in shown.stdout + shown.stderr
@@ -316,12 +510,22 @@ def test_a_command_without_words_shows_its_help(shop: Workshop, words: list[str]
 
 def test_a_path_that_is_not_utf8_can_be_shown(shop: Workshop, tmp_path: Path) -> None:
     """In JSON on stdout as in words on stderr; and an old terminal shows what it can."""
-    good(shop.run("route", shop / "release", "😀 abc", "--explain", PYTHONIOENCODING="latin-1"))
+    good(
+        shop.run(
+            "route", shop / "release", "😀 abc", "--explain", PYTHONIOENCODING="latin-1"
+        )
+    )
     out = tmp_path / os.fsdecode(b"caf\xe9.stats")
     words = ("--domain", "law", "--out", out, "--json")
     done = good(
         shop.run(
-            "client", "prepare", shop / "law.jsonl", *words, "--encoder", shop.encoder, PYTHONIOENCODING="utf-8:strict"
+            "client",
+            "prepare",
+            shop / "law.jsonl",
+            *words,
+            "--encoder",
+            shop.encoder,
+            PYTHONIOENCODING="utf-8:strict",
         )
     )
     assert done.json["samples"] == load_prepared(out).statistics.mass

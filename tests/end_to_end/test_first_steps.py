@@ -1,9 +1,10 @@
-"""The pages that operators, holders and newcomers follow first, as a reader would: their own commands, in their order,
-in real processes where they stay running.
+"""The pages that operators, holders and newcomers follow first, as a reader would: their own
+commands, in their order, in real processes where they stay running.
 
-What is not as in the pages: addresses are on loopback, with free ports; corpora and encoder are those of tests (the
-default encoder takes ten seconds a command), and simulations read such corpora, too; all folders lie on one machine, so
-that a card or an invitation is sent by copying it. What installs is left out, and `make demo` has a test of its own.
+What is not as in the pages: addresses are on loopback, with free ports; corpora and encoder are
+those of tests (the default encoder takes ten seconds a command), and simulations read such corpora,
+too; all folders lie on one machine, so that a card or an invitation is sent by copying it. What
+installs is left out, and `make demo` has a test of its own.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ from tests.test_docs import DOCS, commands_in
 
 pytestmark = [
     pytest.mark.deployment,
-    pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks into /proc"),
+    pytest.mark.skipif(
+        not Path("/proc/self/environ").exists(), reason="looks into /proc"
+    ),
 ]
 
 HOLDERS = ("code", "law", "medicine")
@@ -36,16 +39,27 @@ LATER = "chess"
 
 @dataclass(slots=True)
 class Reader:
-    """Types the commands of a page. key, code: what earlier ones have printed, and later ones are given."""
+    """Types the commands of a page. key, code: what earlier ones have printed, and later ones are
+    given.
+    """
 
     town: Deployment
     key: str = ""
     code: str = ""
 
     def types(self, words: Sequence[str], name: str) -> Finished | None:
-        """One command, for a holder of this name where the page has `law`; None if it stays running."""
-        given = {"law": name, "law.pub": f"{name}.pub", "/data/contracts": str(self.town.corpus(name))}
-        given |= {"0.0.0.0:9443": self.town.address, "router.example.org:9443": self.town.address}
+        """One command, for a holder of this name where the page has `law`; None if it stays
+        running.
+        """
+        given = {
+            "law": name,
+            "law.pub": f"{name}.pub",
+            "/data/contracts": str(self.town.corpus(name)),
+        }
+        given |= {
+            "0.0.0.0:9443": self.town.address,
+            "router.example.org:9443": self.town.address,
+        }
         given |= {"KEY": self.key, "7DQ2-…": self.code}
         match [given.get(word, word) for word in words[1:]]:
             case ["coordinator", "up", *_] as typed:
@@ -59,12 +73,16 @@ class Reader:
             case ["simulate", *_] as typed:
                 typed += ["--encoder", f"dir:{self.town.folder / 'encoder'}"]
                 typed += [] if "--data" in typed else ["--data", "DATA"]
-                typed += ["--prior", "prior.safetensors"] if "--private" in typed else []
+                typed += (
+                    ["--prior", "prior.safetensors"] if "--private" in typed else []
+                )
                 done = self.town.start("simulate", *typed).end()
                 assert done.code == 0, done.stderr
                 return done
             case [_, "init", *_] as typed:
-                return self.town.do(*typed, "--encoder", f"dir:{self.town.folder / 'encoder'}")
+                return self.town.do(
+                    *typed, "--encoder", f"dir:{self.town.folder / 'encoder'}"
+                )
             case typed:
                 return self.town.do(*typed)
         return None
@@ -93,7 +111,10 @@ class Reader:
 
 def prior(town: Deployment) -> PublicPrior:
     """A public prior of this encoder's letters, which built-in text does not know."""
-    return make_prior(town.encoder, [[text[10:] for text in texts(name, seed=99)] for name in ALPHABETS])
+    return make_prior(
+        town.encoder,
+        [[text[10:] for text in texts(name, seed=99)] for name in ALPHABETS],
+    )
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +132,9 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
 def federation(reader: Reader) -> dict[str, Finished | None]:
     """What the commands of the operator's first page have said."""
     said: dict[str, Finished | None] = {}
-    for words in commands_in((DOCS / "operator/first-federation.md").read_text(encoding="utf-8")):
+    for words in commands_in(
+        (DOCS / "operator/first-federation.md").read_text(encoding="utf-8")
+    ):
         if "--dry-run" in words:
             said["status"] = reader.town.do("coordinator", "status", "co", "--json")
         for name in HOLDERS if words[1] == "client" or words[2] == "admit" else ("co",):
@@ -123,9 +146,24 @@ def federation(reader: Reader) -> dict[str, Finished | None]:
 def test_the_first_federation_is_made_by_the_commands_of_its_page(
     reader: Reader, federation: dict[str, Finished | None]
 ) -> None:
-    """Three holders, one round, no problem before it, and a release that every holder has and a service serves."""
-    assert federation["status"] is not None and federation["status"].json["obstacles"] == []
-    assert {"init", "up", "invite", "key", "admit", "ready", "join", "round", "verify"} <= set(federation)
+    """Three holders, one round, no problem before it, and a release that every holder has and a
+    service serves.
+    """
+    assert (
+        federation["status"] is not None
+        and federation["status"].json["obstacles"] == []
+    )
+    assert {
+        "init",
+        "up",
+        "invite",
+        "key",
+        "admit",
+        "ready",
+        "join",
+        "round",
+        "verify",
+    } <= set(federation)
     assert [reader.town.newest(name) for name in HOLDERS] == [1, 1, 1]
 
 
@@ -139,8 +177,20 @@ def test_a_holder_joins_and_leaves_by_the_commands_of_its_page(
         reader.carries(words, LATER, done)
         ran.append(words[2])
         if ran == ["init"]:
-            reader.town.do("coordinator", "admit", "co", f"{LATER}.pub", "--name", LATER)
-    assert ran == ["init", "bundle", "ready", "join", "status", "members", "confirm", "leave", "renew"]
+            reader.town.do(
+                "coordinator", "admit", "co", f"{LATER}.pub", "--name", LATER
+            )
+    assert ran == [
+        "init",
+        "bundle",
+        "ready",
+        "join",
+        "status",
+        "members",
+        "confirm",
+        "leave",
+        "renew",
+    ]
     assert reader.town.running[LATER].end().code == 0
 
 
@@ -149,7 +199,9 @@ def test_the_quickstart_runs_as_written(tmp_path: Path) -> None:
     with Deployment(tmp_path, tiny_encoder(16)) as town:
         for name in HOLDERS:
             write_jsonl(tmp_path / f"DATA/{name}.train.jsonl", texts(name, 200, 60))
-            write_jsonl(tmp_path / f"DATA/{name}.test.jsonl", texts(name, 12, 60, seed=1))
+            write_jsonl(
+                tmp_path / f"DATA/{name}.test.jsonl", texts(name, 12, 60, seed=1)
+            )
         write_prior(prior(town), tmp_path / "prior.safetensors")
         reader = Reader(town)
         reader.types(["ridgeway", "simulate", "--out", "demo-run/release"], "")

@@ -1,4 +1,5 @@
-"""The Flower app of examples/ as its README says: real `flwr run`, in a simulation and in a deployment on loopback.
+"""The Flower app of examples/ as its README says: real `flwr run`, in a simulation and in a
+deployment on loopback.
 
 Nothing is downloaded: uv, which Flower calls before a run, is offline.
 """
@@ -24,7 +25,9 @@ from tests.support.tiny import tiny_encoder
 
 pytestmark = [
     pytest.mark.deployment,
-    pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks into /proc"),
+    pytest.mark.skipif(
+        not Path("/proc/self/environ").exists(), reason="looks into /proc"
+    ),
 ]
 APP = Path(__file__).resolve().parents[2] / "examples" / "flower-app"
 NAMES = ("code", "law", "medicine")
@@ -39,10 +42,14 @@ def town(tmp_path: Path) -> Iterator[Deployment]:
 @pytest.fixture
 def environment(town: Deployment) -> Iterator[dict[str, str]]:
     """That of somebody who has just installed Flower."""
-    with tempfile.TemporaryDirectory(prefix="rw-") as scratch:  # Ray's sockets need a short path
+    with tempfile.TemporaryDirectory(
+        prefix="rw-"
+    ) as scratch:  # Ray's sockets need a short path
         made = flower_environment(town.folder / ".flwr") | {
             "HOME": str(town.folder),
-            "PATH": os.pathsep.join((str(Path(script("flwr")).parent), os.environ["PATH"])),
+            "PATH": os.pathsep.join(
+                (str(Path(script("flwr")).parent), os.environ["PATH"])
+            ),
             "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": str(free_port()),
             "RAY_TMPDIR": scratch,
             "UV_OFFLINE": "1",
@@ -54,7 +61,9 @@ def environment(town: Deployment) -> Iterator[dict[str, str]]:
 def flwr(town: Deployment, environment: dict[str, str], *words: str) -> str:
     """What `flwr WORDS...` says, typed in the app's folder, where it leaves nothing."""
     before = files_of_app()
-    running = town.start("flwr", *words, program=script("flwr"), cwd=APP, environment=environment)
+    running = town.start(
+        "flwr", *words, program=script("flwr"), cwd=APP, environment=environment
+    )
     done = running.end()
     assert done.code == 0, done.stderr
     assert files_of_app() == before
@@ -66,7 +75,9 @@ def files_of_app() -> set[Path]:
 
 
 def status(town: Deployment, environment: dict[str, str]) -> tuple[str, str]:
-    [run] = json.loads(flwr(town, environment, "list", "--limit", "1", "--format", "json"))["runs"]
+    [run] = json.loads(
+        flwr(town, environment, "list", "--limit", "1", "--format", "json")
+    )["runs"]
     return run["status"], run["status-details"]
 
 
@@ -87,7 +98,9 @@ def test_flwr_run_makes_a_release_with_the_two_supernodes_that_flower_simulates(
     """In a new folder of the user's."""
     for name in NAMES:
         write_jsonl(town.folder / "data" / f"{name}.train.jsonl", sentences(name, 60))
-        write_jsonl(town.folder / "data" / f"{name}.test.jsonl", sentences(name, 70)[60:])
+        write_jsonl(
+            town.folder / "data" / f"{name}.test.jsonl", sentences(name, 70)[60:]
+        )
     small = f'data="{town.folder / "data"}" encoder="dir:{town.folder / "encoder"}" mode="clear"'
     release = released(flwr(town, environment, "run", ".", "--stream", "-c", small))
     assert status(town, environment)[0] == "finished:completed"
@@ -96,8 +109,12 @@ def test_flwr_run_makes_a_release_with_the_two_supernodes_that_flower_simulates(
 
 
 @pytest.mark.long
-def test_flwr_run_needs_no_settings(town: Deployment, environment: dict[str, str]) -> None:
-    """A private round on text of this machine; one that lacks SuperNodes ends as failed, with a sentence."""
+def test_flwr_run_needs_no_settings(
+    town: Deployment, environment: dict[str, str]
+) -> None:
+    """A private round on text of this machine; one that lacks SuperNodes ends as failed, with a
+    sentence.
+    """
     release = released(flwr(town, environment, "run", ".", "--stream"))
     assert Router.load(release).route("May a tenant end a lease early?").best == "law"
     flwr(town, environment, "run", ".", "--stream", "-c", 'mode="masked" wait=1')
@@ -107,8 +124,12 @@ def test_flwr_run_needs_no_settings(town: Deployment, environment: dict[str, str
 
 
 @pytest.mark.long
-def test_the_same_app_runs_in_a_deployment(town: Deployment, environment: dict[str, str]) -> None:
-    """Each SuperNode names a holder's folder; corpora are gone before the round, which needs epochs alone."""
+def test_the_same_app_runs_in_a_deployment(
+    town: Deployment, environment: dict[str, str]
+) -> None:
+    """Each SuperNode names a holder's folder; corpora are gone before the round, which needs epochs
+    alone.
+    """
     town.found()
     for name in NAMES:
         town.settle(name)
@@ -118,15 +139,39 @@ def test_the_same_app_runs_in_a_deployment(town: Deployment, environment: dict[s
     port = str(free_port())
     place = f"127.0.0.1:{port}"
     here = ("--insecure", "--host", "127.0.0.1", "--port")
-    town.start("superlink", *here, port, program=script("flower-superlink"), environment=environment)
+    town.start(
+        "superlink",
+        *here,
+        port,
+        program=script("flower-superlink"),
+        environment=environment,
+    )
     town.wait_for("the SuperLink listens", lambda: is_listening(int(port)))
     for name in NAMES:
-        words = (*here, str(free_port()), "--superlink", place, "--node-config", f'holder="{town.holder(name)}"')
-        town.start(name, *words, program=script("flower-supernode"), environment=environment)
+        words = (
+            *here,
+            str(free_port()),
+            "--superlink",
+            place,
+            "--node-config",
+            f'holder="{town.holder(name)}"',
+        )
+        town.start(
+            name, *words, program=script("flower-supernode"), environment=environment
+        )
     (town.folder / ".flwr").mkdir(exist_ok=True)
     connection = f'[superlink.town]\naddress = "{place}"\ninsecure = true\n'
     (town.folder / ".flwr" / "config.toml").write_text(connection)
-    said = flwr(town, environment, "run", ".", "town", "--stream", "-c", f'coordinator="{town.coordinator}"')
+    said = flwr(
+        town,
+        environment,
+        "run",
+        ".",
+        "town",
+        "--stream",
+        "-c",
+        f'coordinator="{town.coordinator}"',
+    )
     assert released(said) == town.coordinator / "releases" / "0001"
     assert Router.load(released(said)).domains == NAMES
     assert [town.newest(name) for name in NAMES] == [1, 1, 1]

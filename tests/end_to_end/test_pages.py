@@ -25,7 +25,14 @@ from ridgeway.coordinator.round.run_order import RoundWishes
 from tests.support.browser import Visit, visit
 from tests.support.in_process import running
 from tests.support.pages import must_be_for_everybody
-from tests.support.simulated_federation import Direct, Parties, found, no_watch, populate, round_of
+from tests.support.simulated_federation import (
+    Direct,
+    Parties,
+    found,
+    no_watch,
+    populate,
+    round_of,
+)
 
 pytestmark = pytest.mark.browser
 
@@ -35,7 +42,9 @@ MANY = 150
 
 @pytest.fixture(scope="module")
 def parties(tmp_path_factory: pytest.TempPathFactory) -> Parties:
-    """Two releases; after them a refusal whose words are hostile, and a bundle that was refused with such words."""
+    """Two releases; after them a refusal whose words are hostile, and a bundle that was refused
+    with such words.
+    """
     made = found(tmp_path_factory.mktemp("pages"), mode="masked")
     populate(made, {"code": "code", "law": "law", "medicine": "medicine"})
     round_of(made)
@@ -46,33 +55,62 @@ def parties(tmp_path_factory: pytest.TempPathFactory) -> Parties:
     run_round(made.federation(), Direct(made), no_watch, wishes)
     ledger = made.federation().ledger
     ledger.note("opened", round="n3", number=3, terms={"mode": "masked"})
-    ledger.note("refused", round="n3", step="announce", name="law", code="not_pinned", reason=HOSTILE)
+    ledger.note(
+        "refused",
+        round="n3",
+        step="announce",
+        name="law",
+        code="not_pinned",
+        reason=HOSTILE,
+    )
     ledger.note("closed", round="n3", release=None, reason=HOSTILE)
-    Journal(made.homes["law"] / "journal.db").append(("refused_bundle", {"bundle": "ef" * 32, "reason": HOSTILE}))
+    Journal(made.homes["law"] / "journal.db").append(
+        ("refused_bundle", {"bundle": "ef" * 32, "reason": HOSTILE})
+    )
     return made
 
 
 @contextmanager
 def federation(browser: Browser, parties: Parties, **options: Any) -> Iterator[Visit]:
     view = FederationView(parties.federation(), lambda: frozenset({"code", "law"}))
-    with running(create_page_app(federation_page(view))) as url, visit(browser, url, **options) as seen:
-        expect(seen.page.locator("#verified")).not_to_have_text("The chain is being verified.")
+    with (
+        running(create_page_app(federation_page(view))) as url,
+        visit(browser, url, **options) as seen,
+    ):
+        expect(seen.page.locator("#verified")).not_to_have_text(
+            "The chain is being verified."
+        )
         yield seen
 
 
 @contextmanager
 def holder(browser: Browser, home: Path, **options: Any) -> Iterator[Visit]:
-    with running(create_page_app(holder_page(home))) as url, visit(browser, url, **options) as seen:
-        expect(seen.page.locator("#verified")).not_to_have_text("The records are being verified.")
+    with (
+        running(create_page_app(holder_page(home))) as url,
+        visit(browser, url, **options) as seen,
+    ):
+        expect(seen.page.locator("#verified")).not_to_have_text(
+            "The records are being verified."
+        )
         yield seen
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (500, "dark"), (320, "light")])
-def test_the_federation_is_there_for_everybody(browser: Browser, parties: Parties, width: int, scheme: str) -> None:
-    """Wide and narrow, light and dark, by keyboard and to a screen reader; and no word of a holder is ever run."""
-    with federation(browser, parties, viewport={"width": width, "height": 800}, color_scheme=scheme) as seen:
+@pytest.mark.parametrize(
+    ("width", "scheme"), [(1280, "light"), (500, "dark"), (320, "light")]
+)
+def test_the_federation_is_there_for_everybody(
+    browser: Browser, parties: Parties, width: int, scheme: str
+) -> None:
+    """Wide and narrow, light and dark, by keyboard and to a screen reader; and no word of a holder
+    is ever run.
+    """
+    with federation(
+        browser, parties, viewport={"width": width, "height": 800}, color_scheme=scheme
+    ) as seen:
         page = seen.page
-        expect(page.locator("#members tbody th")).to_have_text(["code", "law", "medicine"])
+        expect(page.locator("#members tbody th")).to_have_text(
+            ["code", "law", "medicine"]
+        )
         expect(page.locator("#obstacles")).to_contain_text(HOSTILE)
         expect(page.locator("#round")).to_contain_text(HOSTILE)
         expect(page.locator("#verified")).to_contain_text("The chain holds")
@@ -82,12 +120,18 @@ def test_the_federation_is_there_for_everybody(browser: Browser, parties: Partie
         assert page.locator("img[src=x]").count() == 0
 
 
-def test_many_members_can_be_searched_and_folded(browser: Browser, tmp_path: Path) -> None:
+def test_many_members_can_be_searched_and_folded(
+    browser: Browser, tmp_path: Path
+) -> None:
     """The first twenty, all of them on request, and those of a name or a domain."""
     parties = found(tmp_path, mode="masked")
     ledger = parties.federation().ledger
     for number in range(MANY):
-        facts = {"name": f"holder-{number:03}", "domain": f"domain_{number % 60:02}", "node": f"n{number}"}
+        facts = {
+            "name": f"holder-{number:03}",
+            "domain": f"domain_{number % 60:02}",
+            "node": f"n{number}",
+        }
         ledger.note("admitted", key=secrets.token_hex(32), **facts)
     with federation(browser, parties) as seen:
         rows = seen.page.locator("#members tbody tr")
@@ -95,42 +139,64 @@ def test_many_members_can_be_searched_and_folded(browser: Browser, tmp_path: Pat
         seen.page.get_by_role("button", name=f"Show all {MANY}").click()
         expect(rows).to_have_count(MANY)
         seen.page.get_by_label("Find").fill("domain_07")
-        expect(rows.locator("th")).to_have_text(["holder-007", "holder-067", "holder-127"])
+        expect(rows.locator("th")).to_have_text(
+            ["holder-007", "holder-067", "holder-127"]
+        )
         seen.page.get_by_label("Find").fill("nobody")
         expect(seen.page.locator("#members")).to_have_text("No member is like this.")
         expect(seen.page.locator("#round")).to_contain_text("No round yet.")
         expect(seen.page.locator("#releases")).to_contain_text("No release yet.")
 
 
-def test_what_happens_while_the_page_is_open_is_shown(browser: Browser, parties: Parties, tmp_path: Path) -> None:
+def test_what_happens_while_the_page_is_open_is_shown(
+    browser: Browser, parties: Parties, tmp_path: Path
+) -> None:
     """Without a reload: a new entry of the ledger, and the round that it speaks of."""
     copy = parties.copy(tmp_path / "copy")
     with federation(browser, copy) as seen:
         expect(seen.page.locator("#round")).to_contain_text("Round 3")
-        copy.federation().ledger.note("opened", round="n4", number=4, terms={"mode": "masked"})
+        copy.federation().ledger.note(
+            "opened", round="n4", number=4, terms={"mode": "masked"}
+        )
         expect(seen.page.locator("#round")).to_contain_text("Round 4 was interrupted")
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "dark"), (320, "light")])
-def test_a_holder_sees_all_that_left(browser: Browser, parties: Parties, width: int, scheme: str) -> None:
+def test_a_holder_sees_all_that_left(
+    browser: Browser, parties: Parties, width: int, scheme: str
+) -> None:
     """With what it held, whether it was opened, and what was refused; words of others are text."""
-    with holder(browser, parties.homes["law"], viewport={"width": width, "height": 800}, color_scheme=scheme) as seen:
+    with holder(
+        browser,
+        parties.homes["law"],
+        viewport={"width": width, "height": 800},
+        color_scheme=scheme,
+    ) as seen:
         page = seen.page
         expect(page.locator("#kinds")).to_contain_text("its numbers under masks")
         expect(page.locator("#refused")).to_contain_text(HOSTILE)
-        expect(page.locator("#verified")).to_have_text("Yes, all of them, and they agree.")
+        expect(page.locator("#verified")).to_have_text(
+            "Yes, all of them, and they agree."
+        )
         page.get_by_label("only what holds numbers of the corpus").check()
         expect(page.locator("#sent tbody tr")).to_have_count(4)
         must_be_for_everybody(page, width)
         assert page.locator("img[src=x]").count() == 0
 
 
-def test_what_was_altered_is_said_at_the_top_of_both_pages(browser: Browser, parties: Parties, tmp_path: Path) -> None:
+def test_what_was_altered_is_said_at_the_top_of_both_pages(
+    browser: Browser, parties: Parties, tmp_path: Path
+) -> None:
     """Above all else, and only then; times are told with their zone."""
     copy = parties.copy(tmp_path / "copy")
-    for path in (copy.federation().folder / "ledger.db", copy.homes["law"] / "journal.db"):
+    for path in (
+        copy.federation().folder / "ledger.db",
+        copy.homes["law"] / "journal.db",
+    ):
         with sqlite3.connect(path) as database:
-            database.execute("update entries set time = replace(time, '20', '21') where number = 2")
+            database.execute(
+                "update entries set time = replace(time, '20', '21') where number = 2"
+            )
         database.close()
     for opened in (federation(browser, parties), holder(browser, parties.homes["law"])):
         with opened as seen:
@@ -138,12 +204,16 @@ def test_what_was_altered_is_said_at_the_top_of_both_pages(browser: Browser, par
     zone = re.compile(r"\d\d:\d\d:\d\d (UTC|GMT)")
     for altered in (federation(browser, copy), holder(browser, copy.homes["law"])):
         with altered as seen:
-            expect(seen.page.locator("#altered")).to_contain_text("Something was altered")
+            expect(seen.page.locator("#altered")).to_contain_text(
+                "Something was altered"
+            )
             expect(seen.page.locator("#altered")).to_contain_text("entry 2")
             expect(seen.page.locator("#releases, #sent").first).to_contain_text(zone)
 
 
-def test_a_key_is_asked_for_and_is_enough(browser: Browser, parties: Parties, tmp_path: Path) -> None:
+def test_a_key_is_asked_for_and_is_enough(
+    browser: Browser, parties: Parties, tmp_path: Path
+) -> None:
     """The page itself comes without one, and holds nothing of the folder until it is given."""
     key, _ = add_key(tmp_path / "keys.toml", "owner")
     rules = make_rules("127.0.0.1", tmp_path / "keys.toml")

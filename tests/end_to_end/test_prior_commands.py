@@ -12,18 +12,35 @@ from tests.support.commands import Workshop
 
 def test_a_prior_of_a_folder_can_be_made(shop: Workshop, tmp_path: Path) -> None:
     """Its fingerprint is the same whenever it is made of the same text."""
-    words = ("prior", "make", "law.jsonl", "code.jsonl", "--encoder", shop.encoder, "--json", "--out")
+    words = (
+        "prior",
+        "make",
+        "law.jsonl",
+        "code.jsonl",
+        "--encoder",
+        shop.encoder,
+        "--json",
+        "--out",
+    )
     made = [shop.call(*words, tmp_path / name) for name in ("one", "two")]
     assert [each.code for each in made] == [0, 0]
-    assert made[0].json["fingerprint"] == made[1].json["fingerprint"] == read_prior(tmp_path / "one").fingerprint
+    assert (
+        made[0].json["fingerprint"]
+        == made[1].json["fingerprint"]
+        == read_prior(tmp_path / "one").fingerprint
+    )
 
 
 def test_without_a_folder_the_text_of_the_machine_is_taken(
     shop: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody needs a corpus to begin."""
-    monkeypatch.setattr("ridgeway.common.privacy.built_in_text.MAX_KIND_CHARACTERS", 20_000)
-    done = shop.call("prior", "make", "--encoder", shop.encoder, "--out", tmp_path / "prior")
+    monkeypatch.setattr(
+        "ridgeway.common.privacy.built_in_text.MAX_KIND_CHARACTERS", 20_000
+    )
+    done = shop.call(
+        "prior", "make", "--encoder", shop.encoder, "--out", tmp_path / "prior"
+    )
     assert done.code == 0 and read_prior(tmp_path / "prior").width == 32, done
 
 
@@ -35,7 +52,9 @@ def test_without_a_folder_the_text_of_the_machine_is_taken(
         (("make", "law.jsonl", "--out", "tests"), "is a folder"),
     ],
 )
-def test_what_is_no_use_is_said_in_one_sentence(shop: Workshop, words: tuple[str, ...], told: str) -> None:
+def test_what_is_no_use_is_said_in_one_sentence(
+    shop: Workshop, words: tuple[str, ...], told: str
+) -> None:
     """An error names what was seen and is no traceback."""
     (shop / "empty").mkdir(exist_ok=True)
     done = shop.call("prior", *words, "--encoder", shop.encoder)

@@ -1,4 +1,5 @@
-"""The default of a deployment, played with the defaults of every command: private rounds, an epoch at a time.
+"""The default of a deployment, played with the defaults of every command: private rounds, an epoch
+at a time.
 
 One story in the order of this file; after a test that failed the rest is skipped.
 """
@@ -17,7 +18,9 @@ from tests.support.tiny import tiny_encoder
 
 pytestmark = [
     pytest.mark.deployment,
-    pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks into /proc"),
+    pytest.mark.skipif(
+        not Path("/proc/self/environ").exists(), reason="looks into /proc"
+    ),
     pytest.mark.usefixtures("show_logs"),
 ]
 
@@ -30,7 +33,9 @@ SUMS_BYTES = 8 * (WIDTH + 1)
 @pytest.fixture(scope="module")
 def town(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
     """init, invite, init, admit, ready, join: no command is told a mode."""
-    with Deployment(tmp_path_factory.mktemp("private-town"), tiny_encoder(WIDTH)) as made:
+    with Deployment(
+        tmp_path_factory.mktemp("private-town"), tiny_encoder(WIDTH)
+    ) as made:
         made.found(wait=5.0)
         for name in NAMES:
             options = ("--max-epsilon", "1.4") if name == "medicine" else ()
@@ -47,12 +52,21 @@ def first(town: Deployment) -> Finished:
     return town.round().end()
 
 
-def test_a_round_is_private_without_a_word_about_it(town: Deployment, first: Finished) -> None:
+def test_a_round_is_private_without_a_word_about_it(
+    town: Deployment, first: Finished
+) -> None:
     """The release says what it promises, and every holder has it."""
     assert first.code == 0, first.stderr
-    assert (first.json["number"], first.json["domains"], first.json["refused"]) == (1, list(NAMES), [])
+    assert (first.json["number"], first.json["domains"], first.json["refused"]) == (
+        1,
+        list(NAMES),
+        [],
+    )
     manifest = load_release(town.coordinator / "releases" / "0001").manifest
-    assert (manifest["privacy"]["mode"], manifest["privacy"]["epsilon"]) == ("columns", 1.0)
+    assert (manifest["privacy"]["mode"], manifest["privacy"]["epsilon"]) == (
+        "columns",
+        1.0,
+    )
     assert [town.newest(name) for name in NAMES] == [1, 1, 1]
 
 
@@ -64,18 +78,26 @@ def test_a_holder_sends_one_noisy_vector_and_noisy_counts_and_tells_what_they_co
         told = town.do("client", "status", town.holder(name), "--json").json
         kinds = [entry["kind"] for entry in told["sent"]]
         assert kinds == ["offer", "noisy_statistics", "counted", "receipt"]
-        [sums] = [entry for entry in told["sent"] if entry["kind"] == "noisy_statistics"]
+        [sums] = [
+            entry for entry in told["sent"] if entry["kind"] == "noisy_statistics"
+        ]
         assert SUMS_BYTES < sums["bytes"] < SUMS_BYTES + 2_000
     stated = town.do("client", "statement", town.holder("law"))
     assert "1e-08" in stated.stdout and "ε" in stated.stdout
 
 
-def test_a_round_without_new_epochs_changes_nothing(town: Deployment, first: Finished) -> None:
-    """Nothing leaves a second time, so nothing is paid for a second time, and the release stands."""
+def test_a_round_without_new_epochs_changes_nothing(
+    town: Deployment, first: Finished
+) -> None:
+    """Nothing leaves a second time, so nothing is paid for a second time, and the release
+    stands.
+    """
     again = town.round().end()
     assert again.code == 0, again.stderr
     assert town.releases() == ["0001"]
-    assert {name: town.sent(name, "noisy_statistics") for name in NAMES} == dict.fromkeys(NAMES, 1)
+    assert {
+        name: town.sent(name, "noisy_statistics") for name in NAMES
+    } == dict.fromkeys(NAMES, 1)
 
 
 @pytest.fixture(scope="module")
@@ -87,23 +109,39 @@ def second(town: Deployment, go_on: Callable[[], None]) -> Finished:
     return town.round("--accept-unevaluated", "medicine").end()
 
 
-def test_an_epoch_beyond_the_budget_is_not_opened(town: Deployment, first: Finished) -> None:
-    """One that allows an ε of 1.4 in all has had its round; the owner hears so, and the epoch before stays."""
+def test_an_epoch_beyond_the_budget_is_not_opened(
+    town: Deployment, first: Finished
+) -> None:
+    """One that allows an ε of 1.4 in all has had its round; the owner hears so, and the epoch
+    before stays.
+    """
     refused = town.run("client", "ready", town.holder("medicine"))
     assert refused.code == 2
     assert "`max_epsilon` in client.toml allows 1.4" in refused.stderr.splitlines()[-1]
 
 
-def test_a_second_epoch_gives_a_second_release(town: Deployment, second: Finished) -> None:
-    """New vectors of those who opened one; the vector of the third, which left before, is used again."""
+def test_a_second_epoch_gives_a_second_release(
+    town: Deployment, second: Finished
+) -> None:
+    """New vectors of those who opened one; the vector of the third, which left before, is used
+    again.
+    """
     assert second.code == 0, second.stderr
     assert (second.json["number"], second.json["domains"]) == (2, list(NAMES))
-    assert {name: town.sent(name, "noisy_statistics") for name in NAMES} == {"code": 2, "law": 2, "medicine": 1}
+    assert {name: town.sent(name, "noisy_statistics") for name in NAMES} == {
+        "code": 2,
+        "law": 2,
+        "medicine": 1,
+    }
     assert [town.newest(name) for name in NAMES] == [2, 2, 2]
 
 
-def test_nothing_private_has_reached_the_coordinator(town: Deployment, second: Finished) -> None:
+def test_nothing_private_has_reached_the_coordinator(
+    town: Deployment, second: Finished
+) -> None:
     """No text and no path of a holder stands in any file of the operator."""
     private = [SECRET, str(town.folder / "private"), str(town.folder / "holders")]
     assert holding([town.corpus("law")], [SECRET.encode()])
-    assert holding(town.coordinator.rglob("*"), [word.encode() for word in private]) == []
+    assert (
+        holding(town.coordinator.rglob("*"), [word.encode() for word in private]) == []
+    )

@@ -40,45 +40,76 @@ def done(finished: Finished) -> Finished:
 
 def prepared(shop: Workshop, corpus: Path, domain: str, out: str) -> Path:
     words = ("--holdout", "0", "--threads", "2", "--encoder", ENCODER)
-    done(shop.call("client", "prepare", corpus, "--domain", domain, "--out", out, *words))
+    done(
+        shop.call("client", "prepare", corpus, "--domain", domain, "--out", out, *words)
+    )
     return shop / out
 
 
 def solved(shop: Workshop, out: str) -> Path:
     """The release of the whole corpora."""
-    parts = [prepared(shop, shop / "data" / f"{name}.train.jsonl", name, f"{out}-{name}.stats") for name in DOMAINS]
+    parts = [
+        prepared(
+            shop, shop / "data" / f"{name}.train.jsonl", name, f"{out}-{name}.stats"
+        )
+        for name in DOMAINS
+    ]
     done(shop.call("coordinator", "solve", *parts, "--out", out, "--encoder", ENCODER))
     return shop / out
 
 
 def test_from_a_folder_to_a_decision(shop: Workshop) -> None:
-    """Holders with halves of a corpus give the router of the pooled corpus, byte for byte; it tells domains apart."""
+    """Holders with halves of a corpus give the router of the pooled corpus, byte for byte; it tells
+    domains apart.
+    """
     pooled = solved(shop, "pooled")
     halves = [
         prepared(shop, shop / f"{name}-{half}.jsonl", name, f"{name}-{half}.stats")
         for name in DOMAINS
         for half in (1, 2)
     ]
-    done(shop.call("coordinator", "solve", *halves, "--out", "federated", "--encoder", ENCODER))
-    assert contents(pooled)["router.safetensors"] == contents(shop / "federated")["router.safetensors"]
-    assert json.loads((pooled / "manifest.json").read_bytes())["encoder"]["sentences"]["name"] == "local"
+    done(
+        shop.call(
+            "coordinator", "solve", *halves, "--out", "federated", "--encoder", ENCODER
+        )
+    )
+    assert (
+        contents(pooled)["router.safetensors"]
+        == contents(shop / "federated")["router.safetensors"]
+    )
+    assert (
+        json.loads((pooled / "manifest.json").read_bytes())["encoder"]["sentences"][
+            "name"
+        ]
+        == "local"
+    )
 
     text = sentences("law", 60)[-1]
     for use in ("auto", "always", "never"):
-        routed = done(shop.call("route", "pooled", text, "--explain", "--json", "--sentences", use)).json
+        routed = done(
+            shop.call(
+                "route", "pooled", text, "--explain", "--json", "--sentences", use
+            )
+        ).json
         assert routed["best"] == "law"
         assert "".join(word["text"] for word in routed["explanation"]) == text
-    measured = done(shop.call("evaluate", "pooled", "data", "--json", "--sentences", "always")).json
+    measured = done(
+        shop.call("evaluate", "pooled", "data", "--json", "--sentences", "always")
+    ).json
     assert measured["accuracy"] > 80
     assert measured["decided_by"]["sentences"] == 24
-    fitted = done(shop.call("coordinator", "calibrate", "pooled", "data", "--json")).json
+    fitted = done(
+        shop.call("coordinator", "calibrate", "pooled", "data", "--json")
+    ).json
     assert fitted["texts"] == 24
 
 
 @pytest.mark.parametrize("mode", [[], ["--clear"]])
 def test_a_federation_is_simulated(shop: Workshop, mode: list[str]) -> None:
     """A masked round and a clear one, with held-out text."""
-    result = done(shop.call("simulate", "--data", "data", *mode, "--encoder", ENCODER, "--json")).json
+    result = done(
+        shop.call("simulate", "--data", "data", *mode, "--encoder", ENCODER, "--json")
+    ).json
     assert result["accuracy"] > 80
     assert result["held_out"]["documents"] > 0
 
@@ -86,22 +117,39 @@ def test_a_federation_is_simulated(shop: Workshop, mode: list[str]) -> None:
 def test_its_sums_are_audited(shop: Workshop) -> None:
     """As those of any encoder: the attacks use its table."""
     path = prepared(shop, shop / "law-1.jsonl", "law", "audited.stats")
-    finished = shop.call("audit", path, "--encoder", ENCODER, "--corpus", "law-1.jsonl", "--json")
+    finished = shop.call(
+        "audit", path, "--encoder", ENCODER, "--corpus", "law-1.jsonl", "--json"
+    )
     assert isinstance(done(finished).json, dict)
 
 
 def test_a_release_names_what_it_lacks(shop: Workshop, tmp_path: Path) -> None:
-    """On a machine that has never seen the model; its folder may be named, or its sentences left."""
+    """On a machine that has never seen the model; its folder may be named, or its sentences
+    left.
+    """
     solved(shop, "lacking")
     nowhere = str(tmp_path / "empty")
     refused = shop.run("route", "lacking", "a", RIDGEWAY_CACHE=nowhere)
     assert refused.code == 2
     assert "set RIDGEWAY_SENTENCE_MODEL to the right folder" in refused.stderr
     assert len(refused.stderr.strip().splitlines()) == 1
-    without = shop.run("route", "lacking", "a", "--sentences", "never", "--json", RIDGEWAY_CACHE=nowhere)
+    without = shop.run(
+        "route",
+        "lacking",
+        "a",
+        "--sentences",
+        "never",
+        "--json",
+        RIDGEWAY_CACHE=nowhere,
+    )
     assert done(without).json["tokens"] == 1
     found = shop.run(
-        "route", "lacking", "a", "--json", RIDGEWAY_CACHE=nowhere, RIDGEWAY_SENTENCE_MODEL=str(shop / "model")
+        "route",
+        "lacking",
+        "a",
+        "--json",
+        RIDGEWAY_CACHE=nowhere,
+        RIDGEWAY_SENTENCE_MODEL=str(shop / "model"),
     )
     assert done(found).json["tokens"] == 1
 
@@ -110,12 +158,24 @@ def test_a_release_names_what_it_lacks(shop: Workshop, tmp_path: Path) -> None:
     ("reader", "sentence"),
     [
         ("data", "data has no config.json"),
-        ("nowhere", "there is no sentence encoder 'nowhere'; use the folder of a model"),
+        (
+            "nowhere",
+            "there is no sentence encoder 'nowhere'; use the folder of a model",
+        ),
     ],
 )
-def test_what_cannot_be_prepared_is_one_sentence(shop: Workshop, reader: str, sentence: str) -> None:
+def test_what_cannot_be_prepared_is_one_sentence(
+    shop: Workshop, reader: str, sentence: str
+) -> None:
     """And nothing is written."""
-    words = ("--domain", "law", "--out", "no.stats", "--encoder", f"dir:tiny+sentence:{reader}")
+    words = (
+        "--domain",
+        "law",
+        "--out",
+        "no.stats",
+        "--encoder",
+        f"dir:tiny+sentence:{reader}",
+    )
     refused = shop.call("client", "prepare", "law-1.jsonl", *words)
     assert refused.code == 2
     assert sentence in refused.stderr

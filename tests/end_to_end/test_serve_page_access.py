@@ -1,4 +1,6 @@
-"""The page for everybody: narrow screens, the dark, keyboards, screen readers, eyes that see few colours."""
+"""The page for everybody: narrow screens, the dark, keyboards, screen readers, eyes that see few
+colours.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ LAYERS = """(element) => {
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
     """A release that was evaluated, so that all there is can be shown."""
     shop = workshop(tmp_path_factory.mktemp("workshop"))
-    assert shop.run("coordinator", "calibrate", shop / "release", shop / "tests").code == 0
+    assert (
+        shop.run("coordinator", "calibrate", shop / "release", shop / "tests").code == 0
+    )
     with Serving(shop.folder, shop / "release") as serving:
         yield serving
 
@@ -50,8 +54,12 @@ def ready(seen: Visit, path: str) -> None:
 
 
 @pytest.fixture(scope="module", params=PLACES)
-def seen(browser: Browser, served: Serving, request: pytest.FixtureRequest) -> Iterator[Visit]:
-    """A page that tests look at one after the other, without motion: each sets the size and the scheme it looks in."""
+def seen(
+    browser: Browser, served: Serving, request: pytest.FixtureRequest
+) -> Iterator[Visit]:
+    """A page that tests look at one after the other, without motion: each sets the size and the
+    scheme it looks in.
+    """
     with visit(browser, served.url, request.param, reduced_motion="reduce") as opened:
         ready(opened, request.param)
         yield opened
@@ -62,7 +70,9 @@ def test_the_dark_is_dark(seen: Visit) -> None:
     below = {}
     for scheme in SCHEMES:
         seen.page.emulate_media(color_scheme=scheme)
-        below[scheme] = seen.page.evaluate("getComputedStyle(document.body).backgroundColor")
+        below[scheme] = seen.page.evaluate(
+            "getComputedStyle(document.body).backgroundColor"
+        )
     assert contrast([below["dark"]], [below["light"]]) > 10
 
 
@@ -75,16 +85,27 @@ def test_whatever_can_be_touched_is_large_enough_for_a_finger(seen: Visit) -> No
     """Buttons, choices and links outside of text are at least 40 px high and wide."""
     seen.page.set_viewport_size({"width": 390, "height": 844})
     sizes = """all => all.map(e => [e.textContent, e.getBoundingClientRect()])
-      .filter(([, box]) => box.height && (box.height < 40 || box.width < 40)).map(([text]) => text)"""
-    assert seen.page.locator("button, label:has(input), summary, nav a, textarea").evaluate_all(sizes) == []
+      .filter(([, box]) => box.height && (box.height < 40 || box.width < 40))
+      .map(([text]) => text)"""
+    assert (
+        seen.page.locator(
+            "button, label:has(input), summary, nav a, textarea"
+        ).evaluate_all(sizes)
+        == []
+    )
 
 
 def test_a_narrow_screen_needs_no_sideways_scrolling(seen: Visit) -> None:
-    """320 px are enough; tables that are wider scroll in boxes of their own, which the keyboard reaches."""
+    """320 px are enough; tables that are wider scroll in boxes of their own, which the keyboard
+    reaches.
+    """
     seen.page.set_viewport_size({"width": 320, "height": 640})
     seen.open_all()
     assert seen.page.evaluate("document.documentElement.scrollWidth") <= 320
-    stuck = "all => all.filter(e => e.scrollWidth > e.clientWidth && e.tabIndex < 0).map(e => e.className)"
+    stuck = (
+        "all => all.filter(e => e.scrollWidth > e.clientWidth && e.tabIndex < "
+        "0).map(e => e.className)"
+    )
     assert seen.page.locator(".scroll, pre").evaluate_all(stuck) == []
 
 
@@ -101,7 +122,8 @@ def test_the_keyboard_alone_is_enough(browser: Browser, served: Serving) -> None
         seen.page.keyboard.type("abc")
         expect(seen.page.locator(".winner")).to_have_text("law")
         outline = (
-            "() => [document.activeElement.id || document.activeElement.tagName, outlined(document.activeElement)]"
+            "() => [document.activeElement.id || document.activeElement.tagName, "
+            "outlined(document.activeElement)]"
         )
         seen.page.evaluate(
             "() => { window.outlined = (e) => parseFloat(getComputedStyle(e).outlineWidth) "
@@ -116,16 +138,22 @@ def test_the_keyboard_alone_is_enough(browser: Browser, served: Serving) -> None
         assert "tokens" in reached and "SUMMARY" in reached
 
 
-def test_every_colour_of_a_domain_can_be_seen_and_read_upon(browser: Browser, served: Serving) -> None:
-    """All sixteen: the sign stands out from the page, and a token's text from its colour at its strongest."""
+def test_every_colour_of_a_domain_can_be_seen_and_read_upon(
+    browser: Browser, served: Serving
+) -> None:
+    """All sixteen: the sign stands out from the page, and a token's text from its colour at its
+    strongest.
+    """
     made = f"""() => [...Array(16).keys()].map(place => {{
-      const token = Object.assign(document.createElement('span'), {{className: `token d${{place}} u${{place % 5}}`}});
-      const swatch = Object.assign(document.createElement('span'), {{className: `swatch d${{place}}`}});
+      const span = name => Object.assign(document.createElement('span'), {{className: name}});
+      const token = span(`token d${{place}} u${{place % 5}}`);
+      const swatch = span(`swatch d${{place}}`);
       token.style.setProperty('--weight', 1);
       document.getElementById('tokens').append(token, swatch);
       const below = ({LAYERS})(document.getElementById('tokens'));
       const style = getComputedStyle(token);
-      return {{ink: style.color, shade: style.backgroundColor, sign: getComputedStyle(swatch).backgroundColor,
+      return {{ink: style.color, shade: style.backgroundColor,
+        sign: getComputedStyle(swatch).backgroundColor,
         line: `${{style.textDecorationStyle}} ${{style.textDecorationColor}}`, below}};
     }})"""
     with visit(browser, served.url, reduced_motion="reduce") as seen:
@@ -134,7 +162,12 @@ def test_every_colour_of_a_domain_can_be_seen_and_read_upon(browser: Browser, se
             seen.page.emulate_media(color_scheme=scheme)
             colours = seen.page.evaluate(made)
             for each in colours:
-                assert contrast([each["ink"]], [each["shade"], *each["below"]]) >= LEVEL["text"]
+                assert (
+                    contrast([each["ink"]], [each["shade"], *each["below"]])
+                    >= LEVEL["text"]
+                )
                 assert contrast([each["sign"]], each["below"]) >= LEVEL["sign"]
             assert len({each["line"] for each in colours}) == 16
-            assert len({each["line"].split()[0] for each in colours}) == 5  # not by colour alone
+            assert (
+                len({each["line"].split()[0] for each in colours}) == 5
+            )  # not by colour alone

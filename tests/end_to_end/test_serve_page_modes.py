@@ -1,6 +1,8 @@
-"""The page's modes in a real browser: settings tried, links, history, chats, files of prompts, experts, two releases.
+"""The page's modes in a real browser: settings tried, links, history, chats, files of prompts,
+experts, two releases.
 
-All of it before one service in this process; axe-core looks at every mode, narrow and wide, light and dark.
+All of it before one service in this process; axe-core looks at every mode, narrow and wide, light
+and dark.
 """
 
 from __future__ import annotations
@@ -41,16 +43,24 @@ pytestmark = pytest.mark.browser
 
 DOMAINS = ["code", "law", "medicine"]
 CONFUSION = [[40, 8, 2], [0, 30, 0], [5, 5, 10]]
-RELIABILITY = [(edge, 1 / 16, place / 256) for place, edge in enumerate(CONFIDENCE_EDGES)]
+RELIABILITY = [
+    (edge, 1 / 16, place / 256) for place, edge in enumerate(CONFIDENCE_EDGES)
+]
 LAW, CODE = prompt_for("law", DOMAINS), prompt_for("code", DOMAINS)
 FORMULAS = ["=1+1", "+1", "-1", "@sum", "\tx", "\n=1+1"]
 
 
-def evaluated_release(folder: Path, domains: list[str], confusion: list[list[int]]) -> None:
-    """A release with the counts of an evaluation; each domain has letters of its own, as far as there are any."""
+def evaluated_release(
+    folder: Path, domains: list[str], confusion: list[list[int]]
+) -> None:
+    """A release with the counts of an evaluation; each domain has letters of its own, as far as
+    there are any.
+    """
     logits = np.zeros((len(LETTERS) + 2, len(domains)), dtype=np.int32)
     for place, _ in enumerate(domains):
-        logits[LETTERS.index(OWN[place % len(OWN)]) + 2, place] = 100 - place // len(OWN)
+        logits[LETTERS.index(OWN[place % len(OWN)]) + 2, place] = 100 - place // len(
+            OWN
+        )
     facts: dict[str, Any] = {
         "domains": domains,
         "masses": dict.fromkeys(domains, 1),
@@ -58,12 +68,25 @@ def evaluated_release(folder: Path, domains: list[str], confusion: list[list[int
         "selector": {"name": "average", "k": 1},
         "confidence": Confidence(temperature=20.0, calibrated=True).to_json(),
         "parent": None,
-        "evaluation": {"accuracy": 70.0, "domains": {}, "confusion": confusion, "order": domains, "unit": "percent"},
+        "evaluation": {
+            "accuracy": 70.0,
+            "domains": {},
+            "confusion": confusion,
+            "order": domains,
+            "unit": "percent",
+        },
     }
     facts["evaluation"]["reliability"] = RELIABILITY
     facts["examples"] = [LAW, CODE]
     table = TokenTable(logits, 1.0, np.zeros(len(logits), dtype=np.float32))
-    save_release(folder, facts, np.zeros((2, len(domains))), table, tiny_definition(), fixed_identity())
+    save_release(
+        folder,
+        facts,
+        np.zeros((2, len(domains))),
+        table,
+        tiny_definition(),
+        fixed_identity(),
+    )
 
 
 @dataclass(frozen=True)
@@ -77,29 +100,56 @@ class Served:
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """Two experts, a dear one that is better and a cheap one; and a second release, which knows tax."""
+    """Two experts, a dear one that is better and a cheap one; and a second release, which knows
+    tax.
+    """
     folder = tmp_path_factory.mktemp("modes")
     evaluated_release(folder / "release", DOMAINS, CONFUSION)
     release_of(folder / "other", ["code", "tax", "law", "medicine"])
     with ExitStack() as stack:
-        large, small = (stack.enter_context(Expert(well(name))) for name in ("large", "small"))
+        large, small = (
+            stack.enter_context(Expert(well(name))) for name in ("large", "small")
+        )
         lines = ['fallback = "small"']
         for name, each, cost, quality in (
             ("large", large, 3.0, (0.9, 0.9, 0.9)),
             ("small", small, 1.0, (0.8, 0.5, 0.3)),
         ):
-            scores = ", ".join(f"{domain} = {score}" for domain, score in zip(DOMAINS, quality, strict=True))
-            lines += [f"[experts.{name}]", f'base_url = "{each.url}"', f'model = "{name}"', f"cost = {cost}"]
+            scores = ", ".join(
+                f"{domain} = {score}"
+                for domain, score in zip(DOMAINS, quality, strict=True)
+            )
+            lines += [
+                f"[experts.{name}]",
+                f'base_url = "{each.url}"',
+                f'model = "{name}"',
+                f"cost = {cost}",
+            ]
             lines += [f"domains = {{{scores}}}"]
         (folder / "experts.toml").write_text("\n".join(lines))
         known = ExpertsFile(folder / "experts.toml")
         source = ReleaseSource(folder / "release", check=known.check)
-        service = RoutingService(source, compared=ReleaseSource(folder / "other").open())
-        yield Served(stack.enter_context(running(create_app(service, gateway=Gateway(service, known)))), large, small)
+        service = RoutingService(
+            source, compared=ReleaseSource(folder / "other").open()
+        )
+        yield Served(
+            stack.enter_context(
+                running(create_app(service, gateway=Gateway(service, known)))
+            ),
+            large,
+            small,
+        )
 
 
 @contextmanager
-def opened(browser: Browser, served: Served, path: str = "/", *, calm: bool = True, **options: Any) -> Iterator[Visit]:
+def opened(
+    browser: Browser,
+    served: Served,
+    path: str = "/",
+    *,
+    calm: bool = True,
+    **options: Any,
+) -> Iterator[Visit]:
     """The page, once the release's card is there. calm: nothing may go wrong."""
     with visit(browser, served.url, path, calm=False, **options) as seen:
         _wait_until_shown(seen)
@@ -156,7 +206,9 @@ def route_all(page: Page) -> None:
 
 
 def test_a_decision_is_marked_as_soon_as_the_text_differs(seen: Visit) -> None:
-    """It is no longer the text's; with the old text it is its own again, and an answer unmarks it."""
+    """It is no longer the text's; with the old text it is its own again, and an answer unmarks
+    it.
+    """
     page, badge = seen.page, seen.page.locator("#stale")
     seen.type_prompt(LAW)
     expect(badge).to_be_hidden()
@@ -170,20 +222,26 @@ def test_a_decision_is_marked_as_soon_as_the_text_differs(seen: Visit) -> None:
     page.get_by_label("Prompt to route").fill(CODE)
     expect(badge).to_be_visible()
     expect(page.locator(".winner")).to_have_text("law")
-    page.route("**/v1/route", lambda route: route.continue_())  # to unroute would answer those held too
+    page.route(
+        "**/v1/route", lambda route: route.continue_()
+    )  # to unroute would answer those held too
     for each in held:
         each.continue_()
     expect(page.locator(".winner")).to_have_text("code")
     expect(badge).to_be_hidden()
 
 
-def test_a_text_that_cannot_be_routed_leaves_no_decision_of_another(browser: Browser, served: Served) -> None:
+def test_a_text_that_cannot_be_routed_leaves_no_decision_of_another(
+    browser: Browser, served: Served
+) -> None:
     """Rather nothing than what belongs to other words."""
     with opened(browser, served, calm=False) as seen:
         seen.type_prompt(LAW)
         seen.page.route("**/v1/route", lambda route: route.abort())
         seen.page.get_by_label("Prompt to route").fill(CODE)
-        expect(seen.page.locator("#prompt-problem")).to_contain_text("This could not be routed.")
+        expect(seen.page.locator("#prompt-problem")).to_contain_text(
+            "This could not be routed."
+        )
         expect(seen.page.locator("#decision")).to_have_text("Nothing is routed yet.")
         expect(seen.page.locator("#why")).to_be_hidden()
 
@@ -222,16 +280,27 @@ def test_sliders_say_what_held_out_text_says_of_them(seen: Visit) -> None:
     expect(page.locator("#threshold-value")).to_have_text("below 90 %")
     told = f"{100 * share:.1f} % would be answered, {100 * right / share:.1f} % of them right."
     expect(page.locator("#threshold-told")).to_contain_text(told)
-    expect(page.locator("#threshold-told")).to_contain_text("This prompt would go to law.")
+    expect(page.locator("#threshold-told")).to_contain_text(
+        "This prompt would go to law."
+    )
 
     cost = page.get_by_label("Weight of cost")
     cost.fill("0")
-    expect(page.locator("#mu-told")).to_contain_text("large 100.0 %. Mean quality 0.9, mean cost 3,")
+    expect(page.locator("#mu-told")).to_contain_text(
+        "large 100.0 %. Mean quality 0.9, mean cost 3,"
+    )
     expect(page.locator("#mu-told")).to_contain_text("This prompt would go to large.")
     cost.fill("50")  # the dear expert is worth its cost in medicine alone, by far
     mu = float(page.locator("#mu-value").inner_text())
-    to_small = [[domain for domain in range(3) if 0.9 - (0.8, 0.5, 0.3)[domain] < 2 * mu].count(j) for j in range(3)]
-    share_small = sum(row[j] / sum(row) * to_small[j] for row in CONFUSION for j in range(3)) / 3
+    to_small = [
+        [domain for domain in range(3) if 0.9 - (0.8, 0.5, 0.3)[domain] < 2 * mu].count(
+            j
+        )
+        for j in range(3)
+    ]
+    share_small = (
+        sum(row[j] / sum(row) * to_small[j] for row in CONFUSION for j in range(3)) / 3
+    )
     assert 0 < share_small < 1
     expect(page.locator("#mu-told")).to_contain_text(f"small {100 * share_small:.1f} %")
     cost.fill("100")
@@ -240,7 +309,9 @@ def test_sliders_say_what_held_out_text_says_of_them(seen: Visit) -> None:
 
 
 def test_a_count_opens_what_is_behind_it(seen: Visit) -> None:
-    """Shares of its row and column, and what else is there; examples are the reader's own batch's."""
+    """Shares of its row and column, and what else is there; examples are the reader's own
+    batch's.
+    """
     page = seen.page
     cell = page.get_by_role("button", name="8 texts of code routed to law, 16.0 %")
     cell.click()
@@ -258,7 +329,9 @@ def test_a_count_opens_what_is_behind_it(seen: Visit) -> None:
 # Links and history
 
 
-def test_a_link_holds_the_text_and_the_server_never_sees_it(browser: Browser, served: Served) -> None:
+def test_a_link_holds_the_text_and_the_server_never_sees_it(
+    browser: Browser, served: Served
+) -> None:
     """It is in the fragment; whoever opens it sees the same, and typing takes it away."""
     with opened(browser, served) as seen:
         seen.type_prompt(LAW)
@@ -270,7 +343,9 @@ def test_a_link_holds_the_text_and_the_server_never_sees_it(browser: Browser, se
         assert parse_qs(address.partition("#")[2])["text"] == [LAW]
         seen.page.get_by_label("Prompt to route").fill("x")
         seen.page.wait_for_function("() => !location.hash")
-    with opened(browser, served, "/" + address.partition("/#")[2].join(["#", ""])) as other:
+    with opened(
+        browser, served, "/" + address.partition("/#")[2].join(["#", ""])
+    ) as other:
         expect(other.page.get_by_label("Prompt to route")).to_have_value(LAW)
         expect(other.page.locator(".winner")).to_have_text("law")
         expect(other.page.locator("#threshold-value")).to_have_text("below 70 %")
@@ -278,14 +353,21 @@ def test_a_link_holds_the_text_and_the_server_never_sees_it(browser: Browser, se
         assert not [path for path in other.asked if LAW in path.partition("#")[0]]
 
 
-def test_a_history_is_kept_only_where_it_is_wanted_and_is_bounded(browser: Browser, served: Served) -> None:
+def test_a_history_is_kept_only_where_it_is_wanted_and_is_bounded(
+    browser: Browser, served: Served
+) -> None:
     """In the browser alone; a text that is typed on is one entry; what is cleared is gone."""
     with opened(browser, served) as seen:
         page = seen.page
         seen.type_prompt(LAW)
         assert page.evaluate("localStorage.length") == 0
         page.get_by_label("Keep the last fifty prompts").check()
-        full = json.dumps([{"text": f"old {place}", "domain": "law", "confidence": 1} for place in range(50)])
+        full = json.dumps(
+            [
+                {"text": f"old {place}", "domain": "law", "confidence": 1}
+                for place in range(50)
+            ]
+        )
         page.evaluate("full => localStorage.setItem('ridgeway-history', full)", full)
         seen.type_prompt(CODE[:5])
         seen.type_prompt(CODE[:9])
@@ -305,8 +387,12 @@ def test_a_history_is_kept_only_where_it_is_wanted_and_is_bounded(browser: Brows
 # Chats and experts
 
 
-def test_a_chat_says_why_it_stayed_and_why_it_switched(seen: Visit, browser: Browser, served: Served) -> None:
-    """A word is no evidence, a whole message of another domain is; a link has the user's turns, a new chat none."""
+def test_a_chat_says_why_it_stayed_and_why_it_switched(
+    seen: Visit, browser: Browser, served: Served
+) -> None:
+    """A word is no evidence, a whole message of another domain is; a link has the user's turns, a
+    new chat none.
+    """
     page = seen.page
     page.get_by_label("a chat").check()
     for text in (LAW, CODE[:1], 4 * CODE):
@@ -314,7 +400,9 @@ def test_a_chat_says_why_it_stayed_and_why_it_switched(seen: Visit, browser: Bro
     turns = page.locator("#chat-turns > li")
     expect(turns.nth(0)).to_contain_text("The chat begins with law.")
     expect(turns.nth(1)).to_contain_text("Stayed with law: code is")
-    expect(turns.nth(1)).to_contain_text("times after so few words. This message alone: code")
+    expect(turns.nth(1)).to_contain_text(
+        "times after so few words. This message alone: code"
+    )
     expect(turns.nth(1).locator(".where")).to_have_text("law")
     expect(turns.nth(2)).to_contain_text("Switched from law to code")
     expect(page.locator("#chat-seat")).to_have_text("The chat is with code.")
@@ -326,18 +414,24 @@ def test_a_chat_says_why_it_stayed_and_why_it_switched(seen: Visit, browser: Bro
     page.get_by_role("button", name="New chat").click()
     expect(turns).to_have_count(0)
     held: list[Route] = []
-    page.route("**/v1/route", lambda route: route.continue_() if held else held.append(route))
+    page.route(
+        "**/v1/route", lambda route: route.continue_() if held else held.append(route)
+    )
     page.get_by_label("Next turn").fill(CODE)
     with page.expect_request("**/v1/route"):
         page.get_by_role("button", name="Send").click()
-    page.get_by_role("button", name="New chat").click()  # while a turn of the old one is on its way
+    page.get_by_role(
+        "button", name="New chat"
+    ).click()  # while a turn of the old one is on its way
     send(page, LAW)
     held[0].continue_()
     send(page, LAW)
     expect(turns).to_have_text([re.compile(LAW)] * 2)
 
 
-def test_an_expert_answers_beside_the_decision_and_can_be_stopped(browser: Browser, served: Served) -> None:
+def test_an_expert_answers_beside_the_decision_and_can_be_stopped(
+    browser: Browser, served: Served
+) -> None:
     """Word by word, as it comes; who answers and why; another prompt takes the answer away."""
     steps = Semaphore(0)
     with opened(browser, served, calm=False) as seen:
@@ -363,16 +457,28 @@ def test_an_expert_answers_beside_the_decision_and_can_be_stopped(browser: Brows
         page.get_by_label("and ask the expert").check()
         for _ in range(2):
             send(page, LAW)
-            expect(page.locator("#chat-turns > li").last).to_contain_text("large answered")
+            expect(page.locator("#chat-turns > li").last).to_contain_text(
+                "large answered"
+            )
         body = served.large.asked[-1].json
-        assert [message["role"] for message in body["messages"]] == ["user", "assistant", "user"]
+        assert [message["role"] for message in body["messages"]] == [
+            "user",
+            "assistant",
+            "user",
+        ]
         cells = page.locator("#experts tbody tr").first.locator("th, td")
         body = {"model": "large", "messages": [{"role": "user", "content": LAW}]}
-        assert page.request.post(f"{served.url}/v1/chat/completions", data=body).ok  # says how many tokens it took
-        expect(cells.nth(2)).to_have_text("5")  # alone twice, once of them stopped, in a chat twice, and now
+        assert page.request.post(
+            f"{served.url}/v1/chat/completions", data=body
+        ).ok  # says how many tokens it took
+        expect(cells.nth(2)).to_have_text(
+            "5"
+        )  # alone twice, once of them stopped, in a chat twice, and now
         expect(cells.nth(5)).to_have_text("2")
         name, state, _, failed, seconds, *_ = cells.all_inner_texts()
-        assert (name, state, failed) == ("large", "up", "0.0 %") and seconds.endswith(" ms")
+        assert (name, state, failed) == ("large", "up", "0.0 %") and seconds.endswith(
+            " ms"
+        )
 
 
 def test_two_releases_are_shown_side_by_side(seen: Visit) -> None:
@@ -389,8 +495,12 @@ def test_two_releases_are_shown_side_by_side(seen: Visit) -> None:
 # Files of prompts
 
 
-def test_a_file_is_routed_in_parts_and_saved_without_formulas(seen: Visit, tmp_path: Path) -> None:
-    """All rows in their order; cells that a spreadsheet would run are made harmless; confusions open their examples."""
+def test_a_file_is_routed_in_parts_and_saved_without_formulas(
+    seen: Visit, tmp_path: Path
+) -> None:
+    """All rows in their order; cells that a spreadsheet would run are made harmless; confusions
+    open their examples.
+    """
     page = seen.page
     texts = [*FORMULAS, 'say "a, b"\nand c', *[LAW, CODE] * 150]
     lines = io.StringIO()
@@ -405,7 +515,9 @@ def test_a_file_is_routed_in_parts_and_saved_without_formulas(seen: Visit, tmp_p
     page.get_by_role("button", name="Examples of law routed to code").click()
     expect(page.locator("#batch-examples")).to_contain_text(CODE)
     page.get_by_label("Rows with").fill("say")
-    expect(page.get_by_role("region", name="Decisions of the batch").locator("tbody tr")).to_have_count(1)
+    expect(
+        page.get_by_role("region", name="Decisions of the batch").locator("tbody tr")
+    ).to_have_count(1)
     with page.expect_download() as saved:
         page.get_by_role("button", name="Save as CSV").click()
     saved.value.save_as(tmp_path / "decisions.csv")
@@ -419,7 +531,11 @@ def test_a_file_is_routed_in_parts_and_saved_without_formulas(seen: Visit, tmp_p
 @pytest.mark.parametrize(
     ("name", "content", "told"),
     [
-        ("p.jsonl", '{"prompt": "abc", "label": "law"}\n"def"\n', "0 of 2 prompts routed"),
+        (
+            "p.jsonl",
+            '{"prompt": "abc", "label": "law"}\n"def"\n',
+            "0 of 2 prompts routed",
+        ),
         ("p.txt", "abc\n\ndef\n", "0 of 2 prompts routed"),
         ("p.csv", "a;text\n1;abc\n", "0 of 1 prompt routed"),
         ("p.jsonl", "{", "Line 1 is neither a JSON object nor a text."),
@@ -427,7 +543,9 @@ def test_a_file_is_routed_in_parts_and_saved_without_formulas(seen: Visit, tmp_p
         ("p.txt", "x\n" * 50_001, "50001 rows, and 50000 are taken at most"),
     ],
 )
-def test_files_are_read_or_refused_in_a_sentence(seen: Visit, name: str, content: str, told: str) -> None:
+def test_files_are_read_or_refused_in_a_sentence(
+    seen: Visit, name: str, content: str, told: str
+) -> None:
     load(seen.page, name, content)
     expect(seen.page.locator("#mode-batch")).to_contain_text(told)
 
@@ -436,7 +554,9 @@ def test_files_are_read_or_refused_in_a_sentence(seen: Visit, name: str, content
 
 
 def test_no_mode_has_a_barrier(browser: Browser, served: Served) -> None:
-    """By axe-core, with everything shown that can be, narrow and wide, light and dark, nothing to scroll sideways."""
+    """By axe-core, with everything shown that can be, narrow and wide, light and dark, nothing to
+    scroll sideways.
+    """
     with opened(browser, served) as seen:
         page = seen.page
         seen.type_prompt(LAW + " " + CODE[:3])
@@ -459,14 +579,21 @@ def test_no_mode_has_a_barrier(browser: Browser, served: Served) -> None:
         assert violations(docs.page) == []
 
 
-def test_a_hundred_and_fifty_domains_can_be_read(browser: Browser, tmp_path: Path) -> None:
-    """The most frequent confusions instead of the whole matrix, a search, and few choices at once."""
+def test_a_hundred_and_fifty_domains_can_be_read(
+    browser: Browser, tmp_path: Path
+) -> None:
+    """The most frequent confusions instead of the whole matrix, a search, and few choices at
+    once.
+    """
     domains = [f"domain_{place:03}" for place in range(150)]
     confusion = (50 * np.eye(150, dtype=int) + np.eye(150, k=1, dtype=int)).tolist()
     confusion[7][90] = 25
     evaluated_release(tmp_path / "release", domains, confusion)
     app = create_app(RoutingService(ReleaseSource(tmp_path / "release")))
-    with running(app) as url, visit(browser, url, viewport={"width": 390, "height": 900}) as seen:
+    with (
+        running(app) as url,
+        visit(browser, url, viewport={"width": 390, "height": 900}) as seen,
+    ):
         page = seen.page
         seen.type_prompt(OWN[3] * 30)
         seen.open_all()
@@ -474,27 +601,42 @@ def test_a_hundred_and_fifty_domains_can_be_read(browser: Browser, tmp_path: Pat
         page.get_by_label("Another domain").select_option("domain_140")
         expect(page.get_by_role("radio", name="domain_140")).to_be_checked()
         expect(page.locator("#decision tbody tr")).to_have_count(11)
-        pairs = page.get_by_role("region", name="Where held-out texts were routed").locator("tbody tr")
+        pairs = page.get_by_role(
+            "region", name="Where held-out texts were routed"
+        ).locator("tbody tr")
         expect(pairs).to_have_count(20)
         expect(pairs.first).to_contain_text("domain_090")
         pairs.first.get_by_role("button").click()
-        expect(page.locator("#release .panel")).to_contain_text("domain_007, routed to domain_090")
+        expect(page.locator("#release .panel")).to_contain_text(
+            "domain_007, routed to domain_090"
+        )
         expect(page.locator("#release .panel")).to_contain_text("25 of 76, 32.9 %")
         page.get_by_label("Confusions of").fill("domain_12")
         expect(pairs).to_have_count(11)
         page.get_by_label("Domains", exact=True).fill("domain_149")
-        expect(page.get_by_role("region", name="Domains of the release").get_by_role("rowheader")).to_have_count(1)
+        expect(
+            page.get_by_role("region", name="Domains of the release").get_by_role(
+                "rowheader"
+            )
+        ).to_have_count(1)
         assert page.evaluate("document.documentElement.scrollHeight") < 9000
         assert violations(page) == []
 
 
-def test_the_page_says_whether_the_table_or_the_sentence_encoder_decided(browser: Browser, cascade: Path) -> None:
+def test_the_page_says_whether_the_table_or_the_sentence_encoder_decided(
+    browser: Browser, cascade: Path
+) -> None:
     """And explains both kinds of decision."""
     app = create_app(RoutingService(ReleaseSource(cascade)))
     with running(app) as url, visit(browser, url) as seen:
         expect(seen.page.locator("#release .card")).to_be_attached()
         seen.open_all()
-        for prompt, decided in ((LAW, "the table"), (unsure_prompts(3)[2], "the sentence encoder")):
+        for prompt, decided in (
+            (LAW, "the table"),
+            (unsure_prompts(3)[2], "the sentence encoder"),
+        ):
             seen.type_prompt(prompt)
-            expect(seen.page.locator("#decision .facts")).to_contain_text(f"Decided by{decided}")
+            expect(seen.page.locator("#decision .facts")).to_contain_text(
+                f"Decided by{decided}"
+            )
             expect(seen.page.locator("#words tbody tr").first).to_be_visible()

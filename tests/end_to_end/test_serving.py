@@ -1,4 +1,6 @@
-"""`ridgeway serve` as a process of its own, asked with the official `openai` client and with curl."""
+"""`ridgeway serve` as a process of its own, asked with the official `openai` client and with
+curl.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,16 @@ from tests.support.waiting import PATIENCE_S, processes_per_core
 
 PROMPTS = {domain: sentences(domain, 23)[-1] for domain in ALPHABETS}
 """A held-out text of each domain, which the router knows to place."""
-CURL = ("curl", "--silent", "--show-error", "--noproxy", "*", "--max-time", "300", "--no-buffer")
+CURL = (
+    "curl",
+    "--silent",
+    "--show-error",
+    "--noproxy",
+    "*",
+    "--max-time",
+    "300",
+    "--no-buffer",
+)
 
 
 @pytest.fixture(scope="module")
@@ -33,11 +44,21 @@ def steps() -> Semaphore:
 
 
 @pytest.fixture(scope="module")
-def served(steps: Semaphore, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+def served(
+    steps: Semaphore, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Serving]:
     folder = tmp_path_factory.mktemp("serving")
     made = workshop(folder)
-    with Expert(well("law")) as law, Expert(well("code")) as code, Expert(step_by_step(steps)) as slow:
-        file = write_experts(folder / "experts.toml", {"law": law.url, "code": code.url, "medicine": slow.url}, "law")
+    with (
+        Expert(well("law")) as law,
+        Expert(well("code")) as code,
+        Expert(step_by_step(steps)) as slow,
+    ):
+        file = write_experts(
+            folder / "experts.toml",
+            {"law": law.url, "code": code.url, "medicine": slow.url},
+            "law",
+        )
         with Serving(folder, made / "release", "--experts", file) as serving:
             yield serving
 
@@ -53,8 +74,12 @@ def asking(text: str) -> Any:
 
 
 @pytest.mark.parametrize("domain", ["law", "code"])
-def test_a_prompt_reaches_the_expert_of_its_domain(client: openai.OpenAI, domain: str) -> None:
-    """With the model `auto` the text decides, and what the expert says comes back unchanged, whole or streamed."""
+def test_a_prompt_reaches_the_expert_of_its_domain(
+    client: openai.OpenAI, domain: str
+) -> None:
+    """With the model `auto` the text decides, and what the expert says comes back unchanged, whole
+    or streamed.
+    """
     asked: Any = {"model": "auto", "messages": asking(PROMPTS[domain])}
     answer = client.chat.completions.create(**asked)
     assert answer.choices[0].message.content == domain
@@ -72,15 +97,24 @@ def test_errors_are_the_classes_that_the_client_knows(client: openai.OpenAI) -> 
         client.chat.completions.create(model="auto", messages=[])
 
 
-def test_the_official_client_reads_each_token_before_the_next_is_made(client: openai.OpenAI, steps: Semaphore) -> None:
-    """The expert may say a word only after we have read the one before: nothing is held back, at any place."""
-    steps.release()  # the head of the answer comes with the first word, since until then the fallback could answer
-    chunks = client.chat.completions.create(model="medicine", messages=asking(SECRET), stream=True)
+def test_the_official_client_reads_each_token_before_the_next_is_made(
+    client: openai.OpenAI, steps: Semaphore
+) -> None:
+    """The expert may say a word only after we have read the one before: nothing is held back, at
+    any place.
+    """
+    # the head of the answer comes with the first word, since until then the fallback could answer
+    steps.release()
+    chunks = client.chat.completions.create(
+        model="medicine", messages=asking(SECRET), stream=True
+    )
     words = (str(chunk.choices[0].delta.content) for chunk in chunks)
     assert read_one_by_one(words, steps) == [*WORDS]
 
 
-def test_curl_sees_each_token_when_it_is_made(served: Serving, steps: Semaphore) -> None:
+def test_curl_sees_each_token_when_it_is_made(
+    served: Serving, steps: Semaphore
+) -> None:
     """The words come out of curl one by one, while the expert waits for us between them."""
     body = json.dumps({"model": "medicine", "messages": asking(SECRET), "stream": True})
     command = [*CURL, "--json", body, f"{served.url}/v1/chat/completions"]
@@ -113,7 +147,12 @@ def test_it_ends_well_when_it_is_told_to_while_a_stream_is_open(tmp_path: Path) 
     made = workshop(tmp_path)
     with Expert(hangs_after_two) as expert:
         urls = dict.fromkeys(ALPHABETS, expert.url)
-        with Serving(tmp_path, made / "release", "--experts", write_experts(tmp_path / "e.toml", urls)) as serving:
+        with Serving(
+            tmp_path,
+            made / "release",
+            "--experts",
+            write_experts(tmp_path / "e.toml", urls),
+        ) as serving:
             reading = Thread(target=read_on, args=(serving,))
             with serving.streamed("law") as response:
                 events = tokens_of(response.iter_lines())

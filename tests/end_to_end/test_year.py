@@ -1,7 +1,9 @@
-"""A year of a federation of five, in one process and deployed: joins, a holder that leaves and comes back, changed
-corpora, an upgrade, renewed keys, a restore on each side, and private rounds until a budget ends. Nothing surprises.
+"""A year of a federation of five, in one process and deployed: joins, a holder that leaves and
+comes back, changed corpora, an upgrade, renewed keys, a restore on each side, and private rounds
+until a budget ends. Nothing surprises.
 
-One story in the order of this file, month by month; the time of day plays no part. It runs with `pytest --long` alone.
+One story in the order of this file, month by month; the time of day plays no part. It runs with
+`pytest --long` alone.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ from tests.support.tiny import tiny_encoder
 pytestmark = [
     pytest.mark.deployment,
     pytest.mark.long,
-    pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks into /proc"),
+    pytest.mark.skipif(
+        not Path("/proc/self/environ").exists(), reason="looks into /proc"
+    ),
     pytest.mark.usefixtures("show_logs"),
 ]
 
@@ -38,8 +42,12 @@ UNLUCKY = "code"
 WIDTH = 16
 
 
-@pytest.fixture(scope="module", params=[PlayedYear, Year], ids=["in one process", "deployed"])
-def town(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Year]:
+@pytest.fixture(
+    scope="module", params=[PlayedYear, Year], ids=["in one process", "deployed"]
+)
+def town(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Year]:
     with request.param(tmp_path_factory.mktemp("year"), tiny_encoder(WIDTH)) as made:
         yield made
 
@@ -56,7 +64,9 @@ def test_in_january_five_holders_join_and_compare_one_code(town: Year) -> None:
     keep_earlier(town.coordinator / "link")
     for name in NAMES:
         town.settle(name, *(("--max-epsilon", "1.5") if name == POOR else ()))
-        town.amend(town.holder(name) / "client.toml", {"bundles": f'["{EARLIER_SHA256}"]'})
+        town.amend(
+            town.holder(name) / "client.toml", {"bundles": f'["{EARLIER_SHA256}"]'}
+        )
         town.admit(name)
     town.amend(town.coordinator / "coordinator.toml", {"bundle": f'"{EARLIER_SHA256}"'})
     town.up()
@@ -69,7 +79,9 @@ def test_in_january_five_holders_join_and_compare_one_code(town: Year) -> None:
     assert all(town.epochs(name) == 1 for name in NAMES)
 
 
-def test_in_february_a_holder_backs_up_and_in_march_corpora_have_changed(town: Year) -> None:
+def test_in_february_a_holder_backs_up_and_in_march_corpora_have_changed(
+    town: Year,
+) -> None:
     """A new release of new epochs; every budget has paid for two rounds and no more."""
     assert town.backup("client", town.holder(UNLUCKY)).exists()
     for name in ("law", UNLUCKY):
@@ -80,11 +92,16 @@ def test_in_february_a_holder_backs_up_and_in_march_corpora_have_changed(town: Y
 
 
 def test_in_april_code_is_upgraded_and_keys_are_renewed(town: Year) -> None:
-    """Holders approve what they have looked at; the coordinator, a holder and a SuperNode sign with other keys."""
+    """Holders approve what they have looked at; the coordinator, a holder and a SuperNode sign with
+    other keys.
+    """
     for name in NAMES:
         shown = town.run("client", "bundle", town.holder(name), "--json")
         assert (shown.code, shown.json["bundle"]) == (2, installed_sha256())
-        assert town.do("client", "approve", town.holder(name), "--json").json["approved"] == installed_sha256()
+        assert (
+            town.do("client", "approve", town.holder(name), "--json").json["approved"]
+            == installed_sha256()
+        )
     town.amend(town.coordinator / "coordinator.toml", {"bundle": '"newest"'})
     town.do("coordinator", "renew", town.coordinator, "--signing-key")
     town.leave("law")
@@ -100,42 +117,70 @@ def test_in_april_code_is_upgraded_and_keys_are_renewed(town: Year) -> None:
 
 
 def test_in_may_a_holder_leaves_and_a_budget_ends(town: Year) -> None:
-    """Its SuperNode stops, its domain is not lost in silence; whose budget is spent opens no epoch, and stays in."""
+    """Its SuperNode stops, its domain is not lost in silence; whose budget is spent opens no epoch,
+    and stays in.
+    """
     town.do("client", "leave", town.holder(LEAVING))
     assert town.stops_by_itself(LEAVING)
     again = town.run("client", "join", town.holder(LEAVING))
     assert again.code == 2 and "has left the federation" in again.stderr
     refused = town.run("client", "ready", town.holder(POOR), "--new-epoch")
-    assert refused.code == 2 and "`max_epsilon` in client.toml allows 1.5" in refused.stderr
+    assert (
+        refused.code == 2
+        and "`max_epsilon` in client.toml allows 1.5" in refused.stderr
+    )
     stay = [name for name in NAMES if name != LEAVING]
-    shown = {name: town.do("client", "members", town.holder(name), "--json").json for name in stay}
+    shown = {
+        name: town.do("client", "members", town.holder(name), "--json").json
+        for name in stay
+    }
     assert all(each["removed"] == [LEAVING] for each in shown.values())
     town.confirm(*stay)
     town.ready(*(name for name in stay if name != POOR))
     stopped = town.play()
-    assert stopped.code != 0 and f"would lose {LEAVING}" in stopped.stderr and "has left" in stopped.stderr
+    assert (
+        stopped.code != 0
+        and f"would lose {LEAVING}" in stopped.stderr
+        and "has left" in stopped.stderr
+    )
     made = done(town, "--allow-missing", LEAVING, "--accept-unevaluated", POOR)
     assert (made.json["number"], made.json["domains"]) == (3, stay)
     assert town.epochs(POOR) == 2 and town.spent(POOR) <= 1.5
 
 
 def test_in_june_a_holder_is_restored_and_its_budget_is_not(town: Year) -> None:
-    """The machine was lost, with all that it had spent since February; an owner who names too few epochs is told."""
+    """The machine was lost, with all that it had spent since February; an owner who names too few
+    epochs is told.
+    """
     truly = town.spent(UNLUCKY)
     town.lose(UNLUCKY, town.holder(UNLUCKY))
     file = town.folder / "state" / "spending.jsonl"
     lines = file.read_text().splitlines()
-    kept = [line for line in lines if str(town.corpus(UNLUCKY)) not in json.loads(line)["corpus"]]
+    kept = [
+        line
+        for line in lines
+        if str(town.corpus(UNLUCKY)) not in json.loads(line)["corpus"]
+    ]
     assert len(kept) < len(lines)
     file.write_text("".join(f"{line}\n" for line in kept))
     backup = town.folder / "backups" / f"{UNLUCKY}-client.backup"
-    town.do("client", "restore", town.holder(UNLUCKY), "--from", backup, "--epochs-since", "0")
+    town.do(
+        "client",
+        "restore",
+        town.holder(UNLUCKY),
+        "--from",
+        backup,
+        "--epochs-since",
+        "0",
+    )
     town.do("client", "approve", town.holder(UNLUCKY), installed_sha256())
     town.ready(UNLUCKY)
     town.join(UNLUCKY)
     asked = town.run("coordinator", "round", town.coordinator, "--dry-run", "--json")
     assert "older_copy" in asked.stderr
-    told = town.do("client", "restore", town.holder(UNLUCKY), "--epochs-since", "2", "--json").json
+    told = town.do(
+        "client", "restore", town.holder(UNLUCKY), "--epochs-since", "2", "--json"
+    ).json
     assert told["charged"] == 6
     assert town.spent(UNLUCKY) > truly
     town.ready(UNLUCKY)
@@ -155,10 +200,19 @@ def test_in_july_the_holder_that_left_comes_back(town: Year) -> None:
     town.confirm(*NAMES)
 
 
-def test_in_august_the_coordinator_is_restored_from_the_backup_of_april(town: Year) -> None:
-    """It knows neither the release of May nor who left; holders keep what they have, and the next number is beyond."""
+def test_in_august_the_coordinator_is_restored_from_the_backup_of_april(
+    town: Year,
+) -> None:
+    """It knows neither the release of May nor who left; holders keep what they have, and the next
+    number is beyond.
+    """
     town.lose("up", town.coordinator)
-    town.do("coordinator", "restore", town.folder / "backups" / "coordinator-coordinator.backup", town.coordinator)
+    town.do(
+        "coordinator",
+        "restore",
+        town.folder / "backups" / "coordinator-coordinator.backup",
+        town.coordinator,
+    )
     town.admit(LEAVING)
     town.up()
     town.wait_for("all are connected again", town.all_online)
@@ -169,13 +223,19 @@ def test_in_august_the_coordinator_is_restored_from_the_backup_of_april(town: Ye
 
 
 def test_in_december_all_that_was_written_holds_and_budgets_add_up(town: Year) -> None:
-    """Journals, ledger and releases verify, also by the key of January; nobody spent more than it allowed."""
+    """Journals, ledger and releases verify, also by the key of January; nobody spent more than it
+    allowed.
+    """
     town.do("coordinator", "verify", town.coordinator)
     rho = Privacy(mode="columns", epsilon=1.0, prior="0" * 64).rho
     for name in NAMES:
         town.do("client", "verify", town.holder(name))
         found = town.status(name)["privacy"]
-        assert found["spent"] == epsilon_of(town.epochs(name) * rho, found["delta"]) <= found["allowed"]
+        assert (
+            found["spent"]
+            == epsilon_of(town.epochs(name) * rho, found["delta"])
+            <= found["allowed"]
+        )
         assert town.do("client", "statement", town.holder(name)).stdout
     used = {name: town.epochs(name) for name in NAMES}
     assert used == {"chess": 3, "code": 5, "law": 4, "medicine": 4, "music": 2}
@@ -185,4 +245,6 @@ def test_in_december_all_that_was_written_holds_and_budgets_add_up(town: Year) -
             load_release(folder, key=town.first_key)
     load_release(town.holder("law") / "releases" / "0003", key=town.first_key)
     private = [SECRET, str(town.folder / "private")]
-    assert holding(town.coordinator.rglob("*"), [word.encode() for word in private]) == []
+    assert (
+        holding(town.coordinator.rglob("*"), [word.encode() for word in private]) == []
+    )

@@ -48,7 +48,9 @@ ROWS = 6
 
 def slow_windows(document: Document, window: int) -> list[Document]:
     """Windows of one document; a rest shorter than half a window joins its neighbour."""
-    windows = [document[start : start + window] for start in range(0, len(document), window)]
+    windows = [
+        document[start : start + window] for start in range(0, len(document), window)
+    ]
     if len(windows) > 1 and 2 * len(windows[-1]) < window:
         rest = windows.pop()
         windows[-1] = windows[-1] + rest
@@ -57,8 +59,12 @@ def slow_windows(document: Document, window: int) -> list[Document]:
 
 def slow_feature(table: Table, tokens: Document) -> list[int]:
     """The rounded mean of each column, halves rounding up, and the constant 1."""
-    columns = zip(*([int(value) for value in table[token]] for token in tokens), strict=True)
-    return [(2 * sum(column) + len(tokens)) // (2 * len(tokens)) for column in columns] + [1]
+    columns = zip(
+        *([int(value) for value in table[token]] for token in tokens), strict=True
+    )
+    return [
+        (2 * sum(column) + len(tokens)) // (2 * len(tokens)) for column in columns
+    ] + [1]
 
 
 def slow_gram(features: Sequence[tuple[int, list[int]]], size: int) -> Gram:
@@ -73,19 +79,37 @@ def slow_gram(features: Sequence[tuple[int, list[int]]], size: int) -> Gram:
 
 def slow_thinned(document: Document, window: int, stride: int) -> Document:
     """The first `window` of every `stride` tokens."""
-    return [token for place, token in enumerate(document) if place % (stride or window) < window]
+    return [
+        token
+        for place, token in enumerate(document)
+        if place % (stride or window) < window
+    ]
 
 
-def slow_samples(documents: Sequence[Document], sampling: Sampling) -> list[tuple[int, Document]]:
+def slow_samples(
+    documents: Sequence[Document], sampling: Sampling
+) -> list[tuple[int, Document]]:
     """How often each sample counts, and its tokens."""
     cut, copies = (
-        [each[: sampling.max_tokens or None] for each in row] for row in (documents, map(copy_of, documents))
+        [each[: sampling.max_tokens or None] for each in row]
+        for row in (documents, map(copy_of, documents))
     )
     mistyped = [(sampling.mistyped, copy) for copy in copies if copy]
     if sampling.units:
-        return [sample for document in cut if document for sample in slow_units(document, sampling)] + mistyped
-    thinned = [slow_thinned(document, sampling.window, sampling.stride) for document in cut]
-    windows = [(1, tokens) for document in thinned for tokens in slow_windows(document, sampling.window)]
+        return [
+            sample
+            for document in cut
+            if document
+            for sample in slow_units(document, sampling)
+        ] + mistyped
+    thinned = [
+        slow_thinned(document, sampling.window, sampling.stride) for document in cut
+    ]
+    windows = [
+        (1, tokens)
+        for document in thinned
+        for tokens in slow_windows(document, sampling.window)
+    ]
     return windows + mistyped
 
 
@@ -94,11 +118,20 @@ def slow_units(document: Document, sampling: Sampling) -> list[tuple[int, Docume
     if len(document) <= 20:
         return [(sampling.units, document)]
     fifth, window = sampling.units // 5, sampling.window
-    sizes = [None, max(window, sampling.stride), window, *([sampling.opening] if sampling.opening else [])]
+    sizes = [
+        None,
+        max(window, sampling.stride),
+        window,
+        *([sampling.opening] if sampling.opening else []),
+    ]
     longer = [(fifth, document[:size]) for size in sizes]
     windows = slow_windows(slow_thinned(document, window, sampling.stride), window)
     left_out = max(0, len(windows) - 2 * fifth)
-    kept = [each for n, each in enumerate(windows) if left_out == 0 or is_one_of(2 * fifth, len(windows), n)]
+    kept = [
+        each
+        for n, each in enumerate(windows)
+        if left_out == 0 or is_one_of(2 * fifth, len(windows), n)
+    ]
     times = max(2**k for k in range(12) if len(kept) * 2**k <= 2 * fifth)
     assert len(windows) - len(kept) == left_out
     return longer + [(times, each) for each in kept]
@@ -106,7 +139,10 @@ def slow_units(document: Document, sampling: Sampling) -> list[tuple[int, Docume
 
 def is_one_of(some: int, of: int, number: int) -> bool:
     """Whether a number is one of `some` that lie evenly among `of`."""
-    return any(of * (step + 1) <= some * (number + 1) < of * (step + 1) + some for step in range(some))
+    return any(
+        of * (step + 1) <= some * (number + 1) < of * (step + 1) + some
+        for step in range(some)
+    )
 
 
 def copy_of(document: Document) -> Document:
@@ -116,19 +152,26 @@ def copy_of(document: Document) -> Document:
 
 def slow_sums(table: Table, documents: Sequence[Document], sampling: Sampling) -> Gram:
     samples = slow_samples(documents, sampling)
-    return slow_gram([(times, slow_feature(table, tokens)) for times, tokens in samples], table.shape[1] + 1)
+    return slow_gram(
+        [(times, slow_feature(table, tokens)) for times, tokens in samples],
+        table.shape[1] + 1,
+    )
 
 
 # The way under test
 
 
 def in_one_row(documents: Sequence[Document]) -> tuple[Ids, Integers]:
-    ids = np.array([token for document in documents for token in document], dtype=np.int32)
+    ids = np.array(
+        [token for document in documents for token in document], dtype=np.int32
+    )
     return ids, np.array([len(document) for document in documents], dtype=np.int64)
 
 
 def state_of(
-    accumulator: Accumulator, batches: Sequence[Sequence[Document]], sampling: Sampling | None = None
+    accumulator: Accumulator,
+    batches: Sequence[Sequence[Document]],
+    sampling: Sampling | None = None,
 ) -> State:
     for batch in batches:
         copies = map(copy_of, batch) if sampling and sampling.mistyped else ()
@@ -138,17 +181,23 @@ def state_of(
 
 def gram_of(table: Table, sampling: Sampling, documents: Sequence[Document]) -> Gram:
     accumulator = accumulators(table, sampling)()
-    gram: Gram = accumulator.statistics(state_of(accumulator, [documents], sampling)).gram.tolist()
+    gram: Gram = accumulator.statistics(
+        state_of(accumulator, [documents], sampling)
+    ).gram.tolist()
     return gram
 
 
 def tables(rows: int = ROWS) -> st.SearchStrategy[Table]:
     """Small tables whose values reach the public bound on both sides."""
-    value = st.integers(-FEATURE_LIMIT, FEATURE_LIMIT) | st.sampled_from([-FEATURE_LIMIT, FEATURE_LIMIT, 0, 1, -1])
+    value = st.integers(-FEATURE_LIMIT, FEATURE_LIMIT) | st.sampled_from(
+        [-FEATURE_LIMIT, FEATURE_LIMIT, 0, 1, -1]
+    )
 
     def filled(width: int) -> st.SearchStrategy[Table]:
         row = st.lists(value, min_size=width, max_size=width)
-        return st.lists(row, min_size=rows, max_size=rows).map(lambda values: np.array(values, dtype=np.int16))
+        return st.lists(row, min_size=rows, max_size=rows).map(
+            lambda values: np.array(values, dtype=np.int16)
+        )
 
     return st.integers(1, 4).flatmap(filled)
 
@@ -158,30 +207,48 @@ def corpora() -> st.SearchStrategy[list[Document]]:
     return st.lists(st.lists(st.integers(0, ROWS - 1), max_size=40), max_size=8)
 
 
-RUNS = st.tuples(st.integers(2, 5), st.integers(2, 5)).filter(lambda runs: runs[0] <= runs[1])
+RUNS = st.tuples(st.integers(2, 5), st.integers(2, 5)).filter(
+    lambda runs: runs[0] <= runs[1]
+)
 
 
 def sketches(rows: int = ROWS) -> st.SearchStrategy[WordSketch]:
     """Sketches over tokens of a few letters, parts of words and what parts them."""
-    letters = st.lists(st.text("abc 1,é", max_size=6).map(str.encode), min_size=rows, max_size=rows)
+    letters = st.lists(
+        st.text("abc 1,é", max_size=6).map(str.encode), min_size=rows, max_size=rows
+    )
 
-    def spelt(words: list[bytes], width: int, amplitude: int, runs: tuple[int, int]) -> WordSketch:
-        starts = np.concatenate(([0], np.cumsum([len(word) for word in words]))).astype(np.int64)
+    def spelt(
+        words: list[bytes], width: int, amplitude: int, runs: tuple[int, int]
+    ) -> WordSketch:
+        starts = np.concatenate(([0], np.cumsum([len(word) for word in words]))).astype(
+            np.int64
+        )
         spelling = Spelling(np.frombuffer(b"".join(words), dtype=np.uint8), starts)
         return WordSketch(WordFeatures(width, amplitude, *runs), spelling)
 
-    return st.builds(spelt, letters, st.integers(1, 9), st.sampled_from([1, 1000, FEATURE_LIMIT]), RUNS)
+    return st.builds(
+        spelt,
+        letters,
+        st.integers(1, 9),
+        st.sampled_from([1, 1000, FEATURE_LIMIT]),
+        RUNS,
+    )
 
 
 windows = st.integers(1, 12)
 samplings = st.builds(
-    lambda window, apart, **others: Sampling(window=window, stride=window + apart if apart else 0, **others),
+    lambda window, apart, **others: Sampling(
+        window=window, stride=window + apart if apart else 0, **others
+    ),
     window=windows,
     apart=st.integers(0, 9),
     max_tokens=st.integers(0, 30),
     mistyped=st.sampled_from([0, 0, 3]),
 ) | st.builds(
-    lambda window, apart, **others: Sampling(window=window, stride=window + apart if apart else 0, **others),
+    lambda window, apart, **others: Sampling(
+        window=window, stride=window + apart if apart else 0, **others
+    ),
     window=windows,
     apart=st.integers(0, 9),
     max_tokens=st.sampled_from([0, 0, 30]),
@@ -193,7 +260,9 @@ samplings = st.builds(
 
 @given(lengths=st.lists(st.integers(0, 100), max_size=12), window=st.integers(1, 30))
 def test_windows_begin_where_a_slow_count_says(lengths: list[int], window: int) -> None:
-    """Every window lies in one document and they follow each other without a gap; short rests join a neighbour."""
+    """Every window lies in one document and they follow each other without a gap; short rests join
+    a neighbour.
+    """
     expected, first = [], 0
     for length in lengths:
         for tokens in slow_windows([0] * length, window):
@@ -203,10 +272,16 @@ def test_windows_begin_where_a_slow_count_says(lengths: list[int], window: int) 
 
 
 @given(length=st.integers(1, 400), window=st.integers(1, 50))
-def test_no_window_is_shorter_than_half_or_longer_than_one_and_a_half(length: int, window: int) -> None:
-    """Samples weigh about the same: only a document shorter than half a window makes a shorter one."""
+def test_no_window_is_shorter_than_half_or_longer_than_one_and_a_half(
+    length: int, window: int
+) -> None:
+    """Samples weigh about the same: only a document shorter than half a window makes a shorter
+    one.
+    """
     starts = window_starts(np.array([length]), window).tolist()
-    sizes = [right - left for left, right in zip(starts, [*starts[1:], length], strict=True)]
+    sizes = [
+        right - left for left, right in zip(starts, [*starts[1:], length], strict=True)
+    ]
     assert sum(sizes) == length
     assert all(size < 1.5 * window for size in sizes)
     assert all(size >= window / 2 for size in sizes) or sizes == [length]
@@ -219,25 +294,42 @@ def test_the_mean_of_a_window_is_rounded_as_python_integers_are(
     """⌊(2·sum + n) / 2n⌋ for negative sums and for halves too, compiled or not."""
     ids, lengths = in_one_row(documents)
     bounds = np.append(window_starts(lengths, window), len(ids))
-    expected = [slow_feature(table, tokens)[:-1] for document in documents for tokens in slow_windows(document, window)]
+    expected = [
+        slow_feature(table, tokens)[:-1]
+        for document in documents
+        for tokens in slow_windows(document, window)
+    ]
     assert WindowTable(table).window_means(ids, bounds).tolist() == expected
     assert means_by_numpy(table.astype(np.int32), ids, bounds).tolist() == expected
 
 
 @given(table=tables(), documents=corpora(), window=windows, words=sketches())
-def test_words_stand_behind_the_means(table: Table, documents: list[Document], window: int, words: WordSketch) -> None:
+def test_words_stand_behind_the_means(
+    table: Table, documents: list[Document], window: int, words: WordSketch
+) -> None:
     """As the sketch itself gives them, compiled or not."""
     ids, lengths = in_one_row(documents)
     bounds = np.append(window_starts(lengths, window), len(ids))
-    expected = np.hstack([means_by_numpy(table.astype(np.int32), ids, bounds), words.window_features(ids, bounds)])
-    np.testing.assert_array_equal(WindowTable(table, words).window_means(ids, bounds), expected)
+    expected = np.hstack(
+        [
+            means_by_numpy(table.astype(np.int32), ids, bounds),
+            words.window_features(ids, bounds),
+        ]
+    )
+    np.testing.assert_array_equal(
+        WindowTable(table, words).window_means(ids, bounds), expected
+    )
     with without_native():
-        np.testing.assert_array_equal(WindowTable(table, words).window_means(ids, bounds), expected)
+        np.testing.assert_array_equal(
+            WindowTable(table, words).window_means(ids, bounds), expected
+        )
 
 
 @pytest.mark.parametrize("amplitude", [1, 1000, FEATURE_LIMIT])
 @pytest.mark.parametrize("size", [1, 3, 128, 999, 98303])
-def test_compiled_words_are_the_sketch_s_at_every_rounding_and_at_the_limit(amplitude: int, size: int) -> None:
+def test_compiled_words_are_the_sketch_s_at_every_rounding_and_at_the_limit(
+    amplitude: int, size: int
+) -> None:
     """Long and short windows, few and many of one run of letters."""
     words = WordSketch(
         WordFeatures(9, amplitude, 2, 3 + size % 3),
@@ -246,20 +338,31 @@ def test_compiled_words_are_the_sketch_s_at_every_rounding_and_at_the_limit(ampl
     ids = np.random.default_rng(size).integers(0, 3, 98303).astype(np.int32)
     ids[: 98303 // 2] = 2
     bounds = np.arange(98303 // size + 1) * size
-    found = WindowTable(np.zeros((3, 1), dtype=np.int16), words).window_means(ids, bounds)
+    found = WindowTable(np.zeros((3, 1), dtype=np.int16), words).window_means(
+        ids, bounds
+    )
     np.testing.assert_array_equal(found[:, 1:], words.window_features(ids, bounds))
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 8, 127, 128, 129, 1000])
 def test_compiled_means_are_numpy_s_around_every_half(size: int) -> None:
-    """Sums next to those at which a mean rounds up, from the smallest to the largest, give the same whole number."""
+    """Sums next to those at which a mean rounds up, from the smallest to the largest, give the same
+    whole number.
+    """
     near = np.arange(-FEATURE_LIMIT, FEATURE_LIMIT + 1, dtype=np.int16)
-    table = np.stack([near, np.clip(near + 1, -FEATURE_LIMIT, FEATURE_LIMIT)]).astype(np.int16)
-    windows = [[1] * ones + [0] * (size - ones) for ones in {0, 1, size // 2, (size + 1) // 2, size - 1, size}]
+    table = np.stack([near, np.clip(near + 1, -FEATURE_LIMIT, FEATURE_LIMIT)]).astype(
+        np.int16
+    )
+    windows = [
+        [1] * ones + [0] * (size - ones)
+        for ones in {0, 1, size // 2, (size + 1) // 2, size - 1, size}
+    ]
     ids = np.array(windows, dtype=np.int32).reshape(-1)
     bounds = np.arange(len(windows) + 1) * size
     expected = means_by_numpy(table.astype(np.int32), ids, bounds)
-    np.testing.assert_array_equal(WindowTable(table).window_means(ids, bounds), expected)
+    np.testing.assert_array_equal(
+        WindowTable(table).window_means(ids, bounds), expected
+    )
 
 
 @pytest.mark.parametrize(
@@ -278,7 +381,9 @@ def test_compiled_means_are_numpy_s_around_every_half(size: int) -> None:
         (5, [0, 1], [0, 2], 1),
         (2, [0] * 98305, [0, 98305], 1),
     ],
-    ids=lambda value: None if isinstance(value, list) and len(value) > 9 else str(value),
+    ids=lambda value: (
+        None if isinstance(value, list) and len(value) > 9 else str(value)
+    ),
 )
 @needs_native
 def test_compiled_means_refuse_what_does_not_fit_together(
@@ -287,7 +392,12 @@ def test_compiled_means_refuse_what_does_not_fit_together(
     """No id, bound or length leads outside what was handed over."""
     given = np.array(ids, dtype=np.int32), np.array(bounds, dtype=np.int64)
     with pytest.raises(ValueError, match="do not fit together"):
-        native.row_means(np.zeros((3, 2), dtype=np.int16), width, *given, np.zeros((rows, 2), dtype=np.int16))
+        native.row_means(
+            np.zeros((3, 2), dtype=np.int16),
+            width,
+            *given,
+            np.zeros((rows, 2), dtype=np.int16),
+        )
 
 
 @pytest.mark.parametrize(
@@ -310,10 +420,23 @@ def test_compiled_words_refuse_what_does_not_fit_together(
     starts: list[int], letters: int, width: int, amplitude: int, columns: int
 ) -> None:
     """No spelling leads outside the letters, and no width outside the features."""
-    table, ids, bounds = np.zeros((3, 2), dtype=np.int16), np.zeros(2, dtype=np.int32), np.array([0, 2])
+    table, ids, bounds = (
+        np.zeros((3, 2), dtype=np.int16),
+        np.zeros(2, dtype=np.int32),
+        np.array([0, 2]),
+    )
     spelt = np.full(letters, ord("a"), dtype=np.uint8), np.array(starts, dtype=np.int64)
     with pytest.raises(ValueError, match="do not fit together"):
-        native.row_means(table, 2, ids, bounds, np.zeros((1, columns), dtype=np.int16), *spelt, width, amplitude)
+        native.row_means(
+            table,
+            2,
+            ids,
+            bounds,
+            np.zeros((1, columns), dtype=np.int16),
+            *spelt,
+            width,
+            amplitude,
+        )
 
 
 @given(table=tables(), documents=corpora(), sampling=samplings)
@@ -322,7 +445,9 @@ def test_sums_without_the_compiled_module_are_the_same(
 ) -> None:
     """Numpy then takes the means."""
     with without_native():
-        assert gram_of(table, sampling, documents) == slow_sums(table, documents, sampling)
+        assert gram_of(table, sampling, documents) == slow_sums(
+            table, documents, sampling
+        )
 
 
 @pytest.mark.parametrize("value", [FEATURE_LIMIT, -FEATURE_LIMIT, FEATURE_LIMIT - 1])
@@ -334,15 +459,23 @@ def test_the_largest_window_of_the_largest_values_does_not_overflow(value: int) 
     assert WindowTable(table).window_means(ids, bounds).tolist() == [[value]]
 
 
-@pytest.mark.parametrize(("length", "samples"), [(65536 + 32767, 1), (65536 + 32768, 2), (3 * 65536, 3)])
-def test_a_document_of_more_tokens_than_a_window_may_have_is_several_samples(length: int, samples: int) -> None:
+@pytest.mark.parametrize(
+    ("length", "samples"), [(65536 + 32767, 1), (65536 + 32768, 2), (3 * 65536, 3)]
+)
+def test_a_document_of_more_tokens_than_a_window_may_have_is_several_samples(
+    length: int, samples: int
+) -> None:
     """So that no sum over a whole document can overflow."""
-    [found] = layers(np.zeros(length, dtype=np.int32), np.array([length]), Sampling(65536))
+    [found] = layers(
+        np.zeros(length, dtype=np.int32), np.array([length]), Sampling(65536)
+    )
     assert len(found.bounds) - 1 == samples
 
 
 @given(table=tables(), documents=corpora(), sampling=samplings)
-def test_gram_is_the_sum_of_outer_products(table: Table, documents: list[Document], sampling: Sampling) -> None:
+def test_gram_is_the_sum_of_outer_products(
+    table: Table, documents: list[Document], sampling: Sampling
+) -> None:
     """Bit for bit what Python's own integers give, with and without a limit of tokens."""
     assert gram_of(table, sampling, documents) == slow_sums(table, documents, sampling)
 
@@ -353,13 +486,17 @@ def test_sums_with_words_are_those_of_their_features(
 ) -> None:
     """Windows of one token too: words are more than their tokens' counts."""
     accumulator = accumulators(table, sampling, words)()
-    found = accumulator.statistics(state_of(accumulator, [documents[:2], documents[2:]], sampling))
+    found = accumulator.statistics(
+        state_of(accumulator, [documents[:2], documents[2:]], sampling)
+    )
     features = [
         (
             times,
             [
                 *slow_feature(table, tokens)[:-1],
-                *words.window_features(np.array(tokens), np.array([0, len(tokens)]))[0].tolist(),
+                *words.window_features(np.array(tokens), np.array([0, len(tokens)]))[
+                    0
+                ].tolist(),
                 1,
             ],
         )
@@ -375,16 +512,27 @@ def test_mass_is_the_number_of_samples_and_cross_their_sum(
     """The constant feature counts the samples, and its column is the domain's own."""
     accumulator = accumulators(table, sampling)()
     statistics = accumulator.statistics(state_of(accumulator, [documents], sampling))
-    assert statistics.mass == sum(times for times, _ in slow_samples(documents, sampling))
-    assert statistics.cross.tolist() == [[row[-1]] for row in slow_sums(table, documents, sampling)]
+    assert statistics.mass == sum(
+        times for times, _ in slow_samples(documents, sampling)
+    )
+    assert statistics.cross.tolist() == [
+        [row[-1]] for row in slow_sums(table, documents, sampling)
+    ]
 
 
 @given(documents=corpora(), sampling=samplings)
-def test_with_units_every_document_has_one_mass(documents: list[Document], sampling: Sampling) -> None:
-    """At most its units, and more than four fifths of them, whatever its length; an opening comes on top."""
+def test_with_units_every_document_has_one_mass(
+    documents: list[Document], sampling: Sampling
+) -> None:
+    """At most its units, and more than four fifths of them, whatever its length; an opening comes
+    on top.
+    """
     assume(sampling.units)
     for document in filter(None, documents):
-        found = layers(*in_one_row([document, copy_of(document)][: 1 + bool(sampling.mistyped)]), sampling)
+        found = layers(
+            *in_one_row([document, copy_of(document)][: 1 + bool(sampling.mistyped)]),
+            sampling,
+        )
         mass = sum(layer.times * (len(layer.bounds) - 1) for layer in found)
         mistyped = sampling.mistyped if sampling.mistyped and copy_of(document) else 0
         read = min(len(document), sampling.max_tokens or len(document))
@@ -393,10 +541,15 @@ def test_with_units_every_document_has_one_mass(documents: list[Document], sampl
 
 
 @given(table=tables(), documents=corpora(), limit=st.integers(0, 30))
-def test_counting_tokens_equals_windows_of_one(table: Table, documents: list[Document], limit: int) -> None:
+def test_counting_tokens_equals_windows_of_one(
+    table: Table, documents: list[Document], limit: int
+) -> None:
     """The shortcut of w = 1 takes the same sums as the general way and as the slow one."""
     sampling = Sampling(window=1, max_tokens=limit)
-    counting, summing = TokenCounts(table, sampling), WindowSums(WindowTable(table), sampling)
+    counting, summing = (
+        TokenCounts(table, sampling),
+        WindowSums(WindowTable(table), sampling),
+    )
     counted = counting.statistics(state_of(counting, [documents]))
     summed = summing.statistics(state_of(summing, [documents]))
     found = layers(*in_one_row(documents), sampling)
@@ -412,18 +565,28 @@ def test_counting_tokens_equals_windows_of_one(table: Table, documents: list[Doc
 def test_dividing_documents_over_batches_and_threads_leaves_the_sums_unchanged(
     table: Table, documents: list[Document], sampling: Sampling, data: st.DataObject
 ) -> None:
-    """Any order, any batches, any number of accumulators: the added states are, bit for bit, the state of the whole."""
+    """Any order, any batches, any number of accumulators: the added states are, bit for bit, the
+    state of the whole.
+    """
     new = accumulators(table, sampling)
     shuffled = data.draw(st.permutations(documents))
-    seats = [data.draw(st.tuples(st.integers(0, 2), st.integers(0, 2))) for _ in shuffled]
+    seats = [
+        data.draw(st.tuples(st.integers(0, 2), st.integers(0, 2))) for _ in shuffled
+    ]
     workers = [
         [
-            [document for document, seat in zip(shuffled, seats, strict=True) if seat == (worker, batch)]
+            [
+                document
+                for document, seat in zip(shuffled, seats, strict=True)
+                if seat == (worker, batch)
+            ]
             for batch in range(3)
         ]
         for worker in range(3)
     ]
-    divided = reduce(add_states, (state_of(new(), batches, sampling) for batches in workers))
+    divided = reduce(
+        add_states, (state_of(new(), batches, sampling) for batches in workers)
+    )
     whole = state_of(new(), [documents], sampling)
     assert {name: value.tolist() for name, value in divided.items()} == {
         name: value.tolist() for name, value in whole.items()
@@ -432,10 +595,14 @@ def test_dividing_documents_over_batches_and_threads_leaves_the_sums_unchanged(
 
 
 @given(documents=corpora(), limit=st.integers(1, 50))
-def test_a_limit_keeps_the_first_tokens_of_each_document(documents: list[Document], limit: int) -> None:
+def test_a_limit_keeps_the_first_tokens_of_each_document(
+    documents: list[Document], limit: int
+) -> None:
     """What is cut off is the end of a document and never its neighbour's beginning."""
     ids, lengths = first_tokens(*in_one_row(documents), limit)
-    assert ids.tolist() == [token for document in documents for token in document[:limit]]
+    assert ids.tolist() == [
+        token for document in documents for token in document[:limit]
+    ]
     assert lengths.tolist() == [min(len(document), limit) for document in documents]
 
 
@@ -469,12 +636,18 @@ def test_sums_in_floats_move_to_integers_before_they_could_round() -> None:
     sums._pending = EXACT_LIMIT // MAX_SQUARE - 1
     sums.add(samples)
     assert int(sums.triangle()[0]) == most + 2 * odd**2 + 1
-    assert float(EXACT_LIMIT) + 1 != EXACT_LIMIT + 1, "an odd sum beyond the limit would show a lost unit"
+    assert float(EXACT_LIMIT) + 1 != EXACT_LIMIT + 1, (
+        "an odd sum beyond the limit would show a lost unit"
+    )
 
 
 def test_sums_in_floats_never_reach_the_limit() -> None:
     """However long the work lasts, no more samples are pending than float64 holds exactly."""
-    sums, samples, fitting = ExactGram(1), np.full((3, 1), FEATURE_LIMIT), EXACT_LIMIT // MAX_SQUARE
+    sums, samples, fitting = (
+        ExactGram(1),
+        np.full((3, 1), FEATURE_LIMIT),
+        EXACT_LIMIT // MAX_SQUARE,
+    )
     for pending in (fitting - 4, fitting - 3, fitting - 2):
         sums._pending = pending
         sums.add(samples)
@@ -484,17 +657,33 @@ def test_sums_in_floats_never_reach_the_limit() -> None:
 
 
 @given(
-    sizes=st.lists(st.sampled_from([1, 50, 310, 320, 400, FEATURE_LIMIT - 1]), min_size=1, max_size=20),
+    sizes=st.lists(
+        st.sampled_from([1, 50, 310, 320, 400, FEATURE_LIMIT - 1]),
+        min_size=1,
+        max_size=20,
+    ),
     counts=st.lists(
-        st.sampled_from([1, 100, *(BLOCK_SAMPLES + more for more in (-1, 0, 1)), 4 * BLOCK_SAMPLES + 1]),
+        st.sampled_from(
+            [
+                1,
+                100,
+                *(BLOCK_SAMPLES + more for more in (-1, 0, 1)),
+                4 * BLOCK_SAMPLES + 1,
+            ]
+        ),
         max_size=3,
     ),
     seed=st.integers(0, 1 << 20),
 )
-def test_products_are_exact_for_columns_of_any_size(sizes: list[int], counts: list[int], seed: int) -> None:
+def test_products_are_exact_for_columns_of_any_size(
+    sizes: list[int], counts: list[int], seed: int
+) -> None:
     """Columns whose squares add up to more than float32 holds, some or all, lose not a unit."""
     rolls = np.random.default_rng(seed)
-    pieces = [np.column_stack([rolls.integers(-size, size + 1, count) | 1 for size in sizes]) for count in counts]
+    pieces = [
+        np.column_stack([rolls.integers(-size, size + 1, count) | 1 for size in sizes])
+        for count in counts
+    ]
     sums = ExactGram(len(sizes))
     for piece in pieces:
         sums.add(piece.astype(np.int16))
@@ -505,7 +694,9 @@ def test_products_are_exact_for_columns_of_any_size(sizes: list[int], counts: li
 
 
 @pytest.mark.parametrize("beyond", [-1, 0, 1, 2])
-def test_a_column_is_taken_again_just_where_its_squares_reach_the_limit(beyond: int) -> None:
+def test_a_column_is_taken_again_just_where_its_squares_reach_the_limit(
+    beyond: int,
+) -> None:
     """One below 2²⁴ is exact in float32; from there on a unit could be lost, and none is."""
     column = [FEATURE_LIMIT - 1, 90]  # squares of 16,769,025 and 8,100
     column += [1] * (NARROW_LIMIT + beyond - sum(value**2 for value in column))
@@ -519,18 +710,33 @@ def test_a_column_is_taken_again_just_where_its_squares_reach_the_limit(beyond: 
     assert int(gram[3, 30]) == sum(column)
 
 
-@given(table=tables(4), counts=st.lists(st.integers(0, 1 << 30) | st.integers(0, 1 << 35), min_size=4, max_size=4))
-def test_the_gram_of_counts_is_exact_for_huge_counts(table: Table, counts: list[int]) -> None:
+@given(
+    table=tables(4),
+    counts=st.lists(
+        st.integers(0, 1 << 30) | st.integers(0, 1 << 35), min_size=4, max_size=4
+    ),
+)
+def test_the_gram_of_counts_is_exact_for_huge_counts(
+    table: Table, counts: list[int]
+) -> None:
     """Billions of tokens give the same integers as Python's own."""
-    features = [(times, [*map(int, row), 1]) for times, row in zip(counts, table, strict=True)]
+    features = [
+        (times, [*map(int, row), 1]) for times, row in zip(counts, table, strict=True)
+    ]
     expected = slow_gram(features, table.shape[1] + 1)
     assert gram_of_counts(table, np.array(counts, dtype=np.int64)).tolist() == expected
-    assert gram_of_counts(table, np.array(counts, dtype=np.int64), 2).tolist() == expected
+    assert (
+        gram_of_counts(table, np.array(counts, dtype=np.int64), 2).tolist() == expected
+    )
 
 
 def test_the_gram_of_counts_is_exact_up_to_the_bound_and_refused_beyond() -> None:
-    """One token fewer than the bound is summed to the unit; at the bound the sums are refused, not clipped."""
-    table = np.array([[FEATURE_LIMIT, -FEATURE_LIMIT], [FEATURE_LIMIT - 1, 1]], dtype=np.int16)
+    """One token fewer than the bound is summed to the unit; at the bound the sums are refused, not
+    clipped.
+    """
+    table = np.array(
+        [[FEATURE_LIMIT, -FEATURE_LIMIT], [FEATURE_LIMIT - 1, 1]], dtype=np.int16
+    )
     most = SUM_BOUND // MAX_SQUARE - 1
     counts = [most - 12345, 12345]
     expected = slow_gram([(counts[0], [4096, -4096, 1]), (counts[1], [4095, 1, 1])], 3)
@@ -543,12 +749,19 @@ def test_the_gram_of_counts_is_exact_up_to_the_bound_and_refused_beyond() -> Non
 def test_the_gram_of_counts_is_exact_over_many_blocks_of_rows(
     block_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A vocabulary whose products go beyond 2⁵³, each token as often as a digit allows and once more."""
+    """A vocabulary whose products go beyond 2⁵³, each token as often as a digit allows and once
+    more.
+    """
     monkeypatch.setattr(ridgeway.client.sums.accumulate, "_BLOCK_BYTES", block_bytes)
-    values = np.random.default_rng(1).integers(-FEATURE_LIMIT, FEATURE_LIMIT, (20_000, 3), endpoint=True)
+    values = np.random.default_rng(1).integers(
+        -FEATURE_LIMIT, FEATURE_LIMIT, (20_000, 3), endpoint=True
+    )
     values[:, 0] = FEATURE_LIMIT - 1  # odd, so that a rounded sum would show
     counts = np.where(np.arange(20_000) % 3, 65_535, 65_536)
-    features = [(int(times), [*map(int, row), 1]) for times, row in zip(counts, values, strict=True)]
+    features = [
+        (int(times), [*map(int, row), 1])
+        for times, row in zip(counts, values, strict=True)
+    ]
     expected = slow_gram(features, 4)
     assert expected[0][0] > 2 * EXACT_LIMIT
     assert gram_of_counts(values.astype(np.int16), counts).tolist() == expected

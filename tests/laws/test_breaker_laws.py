@@ -1,4 +1,6 @@
-"""The circuit breaker under any order of requests, results and waits, held against a list of what happened."""
+"""The circuit breaker under any order of requests, results and waits, held against a list of what
+happened.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +8,19 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from ridgeway.common.serve.gateway.expert_link import MAX_FAILURES, PAUSE_S, CircuitBreaker
+from ridgeway.common.serve.gateway.expert_link import (
+    MAX_FAILURES,
+    PAUSE_S,
+    CircuitBreaker,
+)
 
 results = st.sampled_from([True, False, None])
 
 
 class BreakerMachine(RuleBasedStateMachine):
-    """A model that only remembers: failures in a row since it was last up, when it went down, whose trial is on."""
+    """A model that only remembers: failures in a row since it was last up, when it went down, whose
+    trial is on.
+    """
 
     tickets = Bundle("tickets")
 
@@ -95,7 +103,13 @@ class BreakerMachine(RuleBasedStateMachine):
 
     @invariant()
     def its_state_is_what_happened(self) -> None:
-        expected = "up" if self.down_since is None else "down" if self.trial is None else "trying"
+        expected = (
+            "up"
+            if self.down_since is None
+            else "down"
+            if self.trial is None
+            else "trying"
+        )
         assert self.breaker.state == expected
 
     @invariant()

@@ -1,6 +1,7 @@
 """How decisions become experts: the promises of quality·Σ p(d)·table[d, e] − mu·cost.
 
-Numbers are such as floats hold exactly. Where nothing was measured, the table says which expert serves which domain.
+Numbers are such as floats hold exactly. Where nothing was measured, the table says which expert
+serves which domain.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ weights = st.integers(0, 40).map(lambda number: number / 4)
 
 
 def expert(quality: float = 1.0, cost: float = 0.0) -> Expert:
-    return Expert(base_url="http://127.0.0.1:9/v1", model="m", quality=quality, cost=cost)
+    return Expert(
+        base_url="http://127.0.0.1:9/v1", model="m", quality=quality, cost=cost
+    )
 
 
 def changed(cast: Experts, /, **changes: Any) -> Experts:
@@ -36,25 +39,44 @@ def changed(cast: Experts, /, **changes: Any) -> Experts:
 @st.composite
 def decisions(draw: st.DrawFn, abstained: bool | None = False) -> Decision:
     """Probabilities in 64ths that add up to 1; the domain ahead is one of the most probable."""
-    cuts = sorted(draw(st.lists(st.integers(0, 64), min_size=len(NAMES) - 1, max_size=len(NAMES) - 1)))
-    shares = [(after - before) / 64 for before, after in zip([0, *cuts], [*cuts, 64], strict=True)]
+    cuts = sorted(
+        draw(
+            st.lists(
+                st.integers(0, 64), min_size=len(NAMES) - 1, max_size=len(NAMES) - 1
+            )
+        )
+    )
+    shares = [
+        (after - before) / 64
+        for before, after in zip([0, *cuts], [*cuts, 64], strict=True)
+    ]
     scores = dict(zip(NAMES, shares, strict=True))
-    best = draw(st.sampled_from([name for name in NAMES if scores[name] == max(shares)]))
+    best = draw(
+        st.sampled_from([name for name in NAMES if scores[name] == max(shares)])
+    )
     abstains = draw(st.booleans()) if abstained is None else abstained
-    return Decision(OTHER if abstains else best, scores[best], scores, abstains, best, 7)
+    return Decision(
+        OTHER if abstains else best, scores[best], scores, abstains, best, 7
+    )
 
 
 @st.composite
-def casts(draw: st.DrawFn, fallback: bool | None = None, everyone: bool = False) -> Experts:
+def casts(
+    draw: st.DrawFn, fallback: bool | None = None, everyone: bool = False
+) -> Experts:
     """Experts for some domains or all, and mostly a generalist to fall back on."""
     named = set(NAMES) if everyone else draw(st.sets(st.sampled_from(NAMES)))
     falls_back = draw(st.booleans()) if fallback is None else fallback
     names = named | ({OTHER} if falls_back or not named else set())
     experts = {name: expert(draw(eighths), draw(eighths)) for name in sorted(names)}
-    return Experts(mu=draw(weights), fallback=OTHER if falls_back else None, experts=experts)
+    return Experts(
+        mu=draw(weights), fallback=OTHER if falls_back else None, experts=experts
+    )
 
 
-def chosen(experts: Experts, decision: Decision, table: QualityTable | None = None) -> ExpertChoice | None:
+def chosen(
+    experts: Experts, decision: Decision, table: QualityTable | None = None
+) -> ExpertChoice | None:
     return ExpertChooser(experts, tuple(decision.scores), table).choose(decision)
 
 
@@ -64,14 +86,24 @@ def server(domain: str, experts: Experts) -> str | None:
 
 def reached(decision: Decision, experts: Experts) -> Mapping[str, float]:
     """Each expert that serves a domain, and the probability of its domains."""
-    served = {name: [domain for domain in NAMES if server(domain, experts) == name] for name in experts.experts}
-    return {name: sum(decision.scores[each] for each in domains) for name, domains in served.items() if domains}
+    served = {
+        name: [domain for domain in NAMES if server(domain, experts) == name]
+        for name in experts.experts
+    }
+    return {
+        name: sum(decision.scores[each] for each in domains)
+        for name, domains in served.items()
+        if domains
+    }
 
 
 def worths(decision: Decision, experts: Experts) -> Mapping[str, float]:
     """Each expert that serves a domain, and what it is worth, straight from the definition."""
     reach, terms = reached(decision, experts), experts.experts
-    return {name: terms[name].quality * reach[name] - experts.mu * terms[name].cost for name in reach}
+    return {
+        name: terms[name].quality * reach[name] - experts.mu * terms[name].cost
+        for name in reach
+    }
 
 
 @given(decision=decisions(), experts=casts())
@@ -92,7 +124,11 @@ def test_the_chosen_expert_is_worth_most(decision: Decision, experts: Experts) -
     assert choice.reason == (own if choice.expert == ahead else "cost")
 
 
-@given(decision=decisions(), experts=casts(everyone=True), quality=st.integers(1, 32).map(lambda number: number / 8))
+@given(
+    decision=decisions(),
+    experts=casts(everyone=True),
+    quality=st.integers(1, 32).map(lambda number: number / 8),
+)
 def test_without_a_weight_of_cost_equals_are_chosen_by_the_router(
     decision: Decision, experts: Experts, quality: float
 ) -> None:
@@ -113,24 +149,46 @@ def test_a_greater_weight_of_cost_never_chooses_a_dearer_expert(
     assert experts.experts[after.expert].cost <= experts.experts[before.expert].cost
 
 
-@given(decision=decisions(), experts=casts(), factor=st.sampled_from([0.25, 0.5, 2.0, 8.0]))
-def test_the_unit_of_cost_does_not_matter(decision: Decision, experts: Experts, factor: float) -> None:
-    """Costs in another currency with mu in its inverse, or quality and mu both scaled, choose the same expert."""
-    dearer = {name: expert(each.quality, each.cost * factor) for name, each in experts.experts.items()}
-    better = {name: expert(each.quality * factor, each.cost) for name, each in experts.experts.items()}
+@given(
+    decision=decisions(), experts=casts(), factor=st.sampled_from([0.25, 0.5, 2.0, 8.0])
+)
+def test_the_unit_of_cost_does_not_matter(
+    decision: Decision, experts: Experts, factor: float
+) -> None:
+    """Costs in another currency with mu in its inverse, or quality and mu both scaled, choose the
+    same expert.
+    """
+    dearer = {
+        name: expert(each.quality, each.cost * factor)
+        for name, each in experts.experts.items()
+    }
+    better = {
+        name: expert(each.quality * factor, each.cost)
+        for name, each in experts.experts.items()
+    }
     choice = chosen(experts, decision)
-    assert chosen(changed(experts, mu=experts.mu / factor, experts=dearer), decision) == choice
-    assert chosen(changed(experts, mu=experts.mu * factor, experts=better), decision) == choice
+    assert (
+        chosen(changed(experts, mu=experts.mu / factor, experts=dearer), decision)
+        == choice
+    )
+    assert (
+        chosen(changed(experts, mu=experts.mu * factor, experts=better), decision)
+        == choice
+    )
 
 
 @given(decision=decisions(abstained=True), experts=casts(fallback=True))
-def test_an_abstention_always_goes_to_the_fallback(decision: Decision, experts: Experts) -> None:
+def test_an_abstention_always_goes_to_the_fallback(
+    decision: Decision, experts: Experts
+) -> None:
     """Whatever the probabilities, qualities and costs are."""
     assert chosen(experts, decision) == ExpertChoice(OTHER, "abstained")
 
 
 @given(decision=decisions(abstained=None), experts=casts(fallback=True))
-def test_with_a_fallback_there_is_always_somebody(decision: Decision, experts: Experts) -> None:
+def test_with_a_fallback_there_is_always_somebody(
+    decision: Decision, experts: Experts
+) -> None:
     """And it is an expert of the file."""
     choice = chosen(experts, decision)
     assert choice is not None
@@ -138,15 +196,23 @@ def test_with_a_fallback_there_is_always_somebody(decision: Decision, experts: E
 
 
 @given(decision=decisions(abstained=True), experts=casts(fallback=False))
-def test_without_a_fallback_an_abstention_goes_to_whom_the_release_names(decision: Decision, experts: Experts) -> None:
+def test_without_a_fallback_an_abstention_goes_to_whom_the_release_names(
+    decision: Decision, experts: Experts
+) -> None:
     """To the expert of the name that the release gives, or to nobody."""
-    assert chosen(experts, decision) == (ExpertChoice(OTHER, "abstained") if OTHER in experts.experts else None)
+    assert chosen(experts, decision) == (
+        ExpertChoice(OTHER, "abstained") if OTHER in experts.experts else None
+    )
 
 
 def test_of_equals_the_first_is_chosen() -> None:
     """Where worth and probability are the same and the domain ahead is worth less."""
-    decision = Decision("art", 0.5, {"art": 0.5, "code": 0.25, "law": 0.25}, False, "art", 7)
-    experts = Experts(mu=1.0, experts={"art": expert(cost=8.0), "code": expert(), "law": expert()})
+    decision = Decision(
+        "art", 0.5, {"art": 0.5, "code": 0.25, "law": 0.25}, False, "art", 7
+    )
+    experts = Experts(
+        mu=1.0, experts={"art": expert(cost=8.0), "code": expert(), "law": expert()}
+    )
     assert chosen(experts, decision) == ExpertChoice("code", "cost")
 
 
@@ -156,13 +222,19 @@ def test_of_equals_the_first_is_chosen() -> None:
 @st.composite
 def tables(draw: st.DrawFn, experts: Experts) -> QualityTable:
     """Scores of some experts of the file, and of one that it does not have, in some domains."""
-    names = draw(st.lists(st.sampled_from(sorted(experts.experts)), min_size=1, unique=True))
+    names = draw(
+        st.lists(st.sampled_from(sorted(experts.experts)), min_size=1, unique=True)
+    )
     names = [*names, "elsewhere"]
     shape = (len(NAMES), len(names))
     cells = st.tuples(st.integers(0, 200), st.integers(0, 8))
-    drawn = draw(st.lists(cells, min_size=shape[0] * shape[1], max_size=shape[0] * shape[1]))
+    drawn = draw(
+        st.lists(cells, min_size=shape[0] * shape[1], max_size=shape[0] * shape[1])
+    )
     counts = np.array([count for count, _ in drawn], dtype=np.int64).reshape(shape)
-    sums = np.array([count * eighth * SCORE_UNIT // 8 for count, eighth in drawn], dtype=np.int64).reshape(shape)
+    sums = np.array(
+        [count * eighth * SCORE_UNIT // 8 for count, eighth in drawn], dtype=np.int64
+    ).reshape(shape)
     return QualityTable(NAMES, tuple(names), sums, counts)
 
 
@@ -170,10 +242,14 @@ def tables(draw: st.DrawFn, experts: Experts) -> QualityTable:
 def test_what_was_measured_chooses_among_the_experts_that_were(
     data: st.DataObject, decision: Decision, experts: Experts
 ) -> None:
-    """The expert of the largest quality·Σ p(d)·expected[d, e] − mu·cost[e], whatever the experts are called."""
+    """The expert of the largest quality·Σ p(d)·expected[d, e] − mu·cost[e], whatever the experts
+    are called.
+    """
     table = data.draw(tables(experts))
     scored = [
-        name for name in experts.experts if name in table.experts and table.counts[:, table.experts.index(name)].any()
+        name
+        for name in experts.experts
+        if name in table.experts and table.counts[:, table.experts.index(name)].any()
     ]
     choice = chosen(experts, decision, table)
     assert choice is not None
@@ -181,10 +257,15 @@ def test_what_was_measured_chooses_among_the_experts_that_were(
         assert choice == chosen(experts, decision)
         return
     columns = [table.experts.index(name) for name in scored]
-    known = QualityTable(NAMES, tuple(scored), table.sums[:, columns], table.counts[:, columns])
+    known = QualityTable(
+        NAMES, tuple(scored), table.sums[:, columns], table.counts[:, columns]
+    )
     quality = np.array(list(decision.scores.values())) @ known.expected
     terms = [experts.experts[name] for name in scored]
-    worth = [each.quality * value - experts.mu * each.cost for each, value in zip(terms, quality, strict=True)]
+    worth = [
+        each.quality * value - experts.mu * each.cost
+        for each, value in zip(terms, quality, strict=True)
+    ]
     assert choice.expert in scored
     place = scored.index(choice.expert)
     assert worth[place] >= max(worth) - 1e-9
@@ -192,27 +273,46 @@ def test_what_was_measured_chooses_among_the_experts_that_were(
         assert choice.quality == pytest.approx(quality[place])
 
 
-@given(decision=decisions(), experts=casts(everyone=True), counts=st.lists(st.integers(1, 999), min_size=4, max_size=4))
+@given(
+    decision=decisions(),
+    experts=casts(everyone=True),
+    counts=st.lists(st.integers(1, 999), min_size=4, max_size=4),
+)
 def test_experts_that_were_scored_in_their_own_domain_alone_are_chosen_by_the_router(
     decision: Decision, experts: Experts, counts: list[int]
 ) -> None:
-    """Nothing tells how good each would be elsewhere, so the easier domain's expert is not sent the others' prompts."""
+    """Nothing tells how good each would be elsewhere, so the easier domain's expert is not sent the
+    others' prompts.
+    """
     counted = np.diag(np.array(counts, dtype=np.int64))
-    table = QualityTable(NAMES, NAMES, counted * (SCORE_UNIT // 8) * np.arange(1, 5), counted)
-    plain = Experts(experts={name: expert(cost=each.cost) for name, each in experts.experts.items()})
+    table = QualityTable(
+        NAMES, NAMES, counted * (SCORE_UNIT // 8) * np.arange(1, 5), counted
+    )
+    plain = Experts(
+        experts={name: expert(cost=each.cost) for name, each in experts.experts.items()}
+    )
     choice = chosen(plain, decision, table)
     assert choice is not None
     assert (choice.expert, choice.reason) == (decision.best, "quality")
 
 
 def test_an_expert_that_only_cost_puts_first_is_said_to_be_so() -> None:
-    """`quality` where it is the best that was measured, `cost` where it is not and is chosen all the same."""
+    """`quality` where it is the best that was measured, `cost` where it is not and is chosen all
+    the same.
+    """
     decision = Decision("art", 0.5, {"art": 0.5, "code": 0.5}, False, "art", 7)
     sums = np.array([[90, 80], [90, 80]], dtype=np.int64) * SCORE_UNIT
-    table = QualityTable(("art", "code"), ("large", "small"), sums, np.full((2, 2), 100))
+    table = QualityTable(
+        ("art", "code"), ("large", "small"), sums, np.full((2, 2), 100)
+    )
     experts = Experts(experts={"large": expert(cost=3.0), "small": expert(cost=1.0)})
-    dear, cheap = chosen(experts, decision, table), chosen(changed(experts, mu=0.125), decision, table)
+    dear, cheap = (
+        chosen(experts, decision, table),
+        chosen(changed(experts, mu=0.125), decision, table),
+    )
     assert dear is not None and cheap is not None
     assert (dear.expert, dear.reason) == ("large", "quality")
     assert (cheap.expert, cheap.reason) == ("small", "cost")
-    assert dear.quality == pytest.approx(0.9, abs=0.02) and cheap.quality == pytest.approx(0.8, abs=0.02)
+    assert dear.quality == pytest.approx(
+        0.9, abs=0.02
+    ) and cheap.quality == pytest.approx(0.8, abs=0.02)

@@ -12,7 +12,14 @@ from hypothesis import strategies as st
 
 from ridgeway.common.base.settings import Confidence, Selector, SelectorName
 from ridgeway.common.encoding.tokenizer import Tokenizer
-from ridgeway.common.routing.conversation import FULL_WEIGHT_TOKENS, MAX_TURNS, TOOL_ROLES, Turn, shares, weighted_turns
+from ridgeway.common.routing.conversation import (
+    FULL_WEIGHT_TOKENS,
+    MAX_TURNS,
+    TOOL_ROLES,
+    Turn,
+    shares,
+    weighted_turns,
+)
 from ridgeway.common.routing.router import Router
 from ridgeway.common.routing.token_table import TokenTable
 from tests.support.tiny import LETTERS, tiny_definition
@@ -31,14 +38,22 @@ def routers(draw: st.DrawFn) -> Router:
     domains = draw(st.integers(2, 5))
     logits = rng.integers(-1000, 1001, (len(LETTERS) + 2, domains)).astype(np.int32)
     entropies = rng.random(len(logits)).astype(np.float32)
-    selector = Selector(draw(st.sampled_from(get_args(SelectorName))), draw(st.integers(1, 5)))
-    confidence = Confidence(draw(st.sampled_from([0.1, 1.0])), draw(st.sampled_from([0.0, 0.3, 1.0])))
+    selector = Selector(
+        draw(st.sampled_from(get_args(SelectorName))), draw(st.integers(1, 5))
+    )
+    confidence = Confidence(
+        draw(st.sampled_from([0.1, 1.0])), draw(st.sampled_from([0.0, 0.3, 1.0]))
+    )
     names = tuple(f"domain{place}" for place in range(domains))
-    return Router(names, TokenTable(logits, 2.0**-8, entropies), TOKENIZER, selector, confidence)
+    return Router(
+        names, TokenTable(logits, 2.0**-8, entropies), TOKENIZER, selector, confidence
+    )
 
 
 @given(messages)
-def test_the_last_user_turn_outweighs_all_the_others(conversation: list[tuple[str, str]]) -> None:
+def test_the_last_user_turn_outweighs_all_the_others(
+    conversation: list[tuple[str, str]],
+) -> None:
     """It comes first, weighs 1, and the rest together less than a seventh of that."""
     turns = weighted_turns(conversation)
     users = [text for role, text in conversation if role == "user" and text.strip()]
@@ -49,11 +64,20 @@ def test_the_last_user_turn_outweighs_all_the_others(conversation: list[tuple[st
 
 
 @given(messages)
-def test_every_turn_is_a_message_with_text_and_the_newest_are_kept(conversation: list[tuple[str, str]]) -> None:
-    """Nothing is made up, nothing empty counts, nor what tools say, and what is left out is older than what is kept."""
-    numbered = [(role, f"{place} {text}" if text.strip() else text) for place, (role, text) in enumerate(conversation)]
+def test_every_turn_is_a_message_with_text_and_the_newest_are_kept(
+    conversation: list[tuple[str, str]],
+) -> None:
+    """Nothing is made up, nothing empty counts, nor what tools say, and what is left out is older
+    than what is kept.
+    """
+    numbered = [
+        (role, f"{place} {text}" if text.strip() else text)
+        for place, (role, text) in enumerate(conversation)
+    ]
     worded = [(role, text) for role, text in numbered if text.strip()]
-    spoken = [text for role, text in worded if role not in TOOL_ROLES] or [text for _, text in worded]
+    spoken = [text for role, text in worded if role not in TOOL_ROLES] or [
+        text for _, text in worded
+    ]
     kept = [turn.text for turn in weighted_turns(numbered)]
     assert len(kept) == (min(len(spoken), MAX_TURNS) or 1)
     if spoken:
@@ -68,24 +92,35 @@ def test_weights_fall_with_age(conversation: list[tuple[str, str]], text: str) -
     assert weights == [8.0**-age for age in range(len(weights))]
 
 
-@given(st.lists(st.tuples(st.integers(0, 100), st.floats(2.0**-15, 1)), min_size=1, max_size=6))
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 100), st.floats(2.0**-15, 1)), min_size=1, max_size=6
+    )
+)
 def test_shares_add_up_to_one(turns: list[tuple[int, float]]) -> None:
-    """Whoever has tokens has a share, whoever has none has none, and a longer turn has no less than a shorter one."""
+    """Whoever has tokens has a share, whoever has none has none, and a longer turn has no less than
+    a shorter one.
+    """
     tokens = np.array([count for count, _ in turns])
     given_out = shares([Turn("", weight) for _, weight in turns], tokens)
     assert ((given_out > 0) == (tokens > 0)).all()
     assert given_out.sum() == pytest.approx(1.0 if tokens.any() else 0.0)
     longer = shares(
-        [Turn("", weight) for _, weight in turns], np.where(np.arange(len(tokens)) == 0, tokens + 1, tokens)
+        [Turn("", weight) for _, weight in turns],
+        np.where(np.arange(len(tokens)) == 0, tokens + 1, tokens),
     )
     assert longer[0] >= given_out[0] - 1e-12
 
 
 def test_a_short_last_turn_leaves_the_say_to_what_went_before() -> None:
-    """Two tokens of sixteen have a sixty-fourth of the full weight: an eighth of what the turn before them has."""
+    """Two tokens of sixteen have a sixty-fourth of the full weight: an eighth of what the turn
+    before them has.
+    """
     turns = weighted_turns([("user", "a" * 40), ("user", "go")])
     assert shares(turns, np.array([2, 40])).tolist() == pytest.approx([1 / 9, 8 / 9])
-    assert shares(turns, np.array([FULL_WEIGHT_TOKENS, 40])).tolist() == pytest.approx([8 / 9, 1 / 9])
+    assert shares(turns, np.array([FULL_WEIGHT_TOKENS, 40])).tolist() == pytest.approx(
+        [8 / 9, 1 / 9]
+    )
 
 
 @given(router=routers(), text=texts)
@@ -99,32 +134,55 @@ def test_a_single_turn_is_routed_as_its_text(router: Router, text: str) -> None:
 def test_the_scores_of_a_conversation_are_the_shared_means_of_its_turns(
     router: Router, conversation: list[str]
 ) -> None:
-    """Held against the definition: each turn's mean, times its share, at the confidence of the mean length."""
+    """Held against the definition: each turn's mean, times its share, at the confidence of the mean
+    length.
+    """
     turns = weighted_turns([("user", text) for text in conversation])
     bare = router.with_confidence(temperature=1.0, growth=0.0)
     k = router.selector.k if router.selector.name == "entropy" else 1000
     voters = [min(len(turn.text), k) for turn in turns]
     says = shares(turns, np.array(voters))
-    logs = [[math.log(score) for score in bare.route(turn.text).scores.values()] for turn in turns]
-    heat = router.confidence.temperature / float(np.dot(says, voters)) ** router.confidence.growth
-    mixed = np.array([np.dot(says, column) for column in zip(*logs, strict=True)]) / heat
+    logs = [
+        [math.log(score) for score in bare.route(turn.text).scores.values()]
+        for turn in turns
+    ]
+    heat = (
+        router.confidence.temperature
+        / float(np.dot(says, voters)) ** router.confidence.growth
+    )
+    mixed = (
+        np.array([np.dot(says, column) for column in zip(*logs, strict=True)]) / heat
+    )
     odds = np.exp(mixed - mixed.max())
     decision = router.route_turns(turns)
-    assert list(decision.scores.values()) == pytest.approx((odds / odds.sum()).tolist(), abs=1e-6)
+    assert list(decision.scores.values()) == pytest.approx(
+        (odds / odds.sum()).tolist(), abs=1e-6
+    )
     assert decision.confidence == pytest.approx(max(decision.scores.values()))
     assert decision.tokens == sum(len(turn.text) for turn in turns)
 
 
 @given(router=routers(), conversation=st.lists(said, min_size=1, max_size=6))
-def test_the_words_of_a_conversation_explain_its_decision(router: Router, conversation: list[str]) -> None:
-    """Weights add up to the margin, parts to the scores over their mean, and a word's own parts to nothing."""
+def test_the_words_of_a_conversation_explain_its_decision(
+    router: Router, conversation: list[str]
+) -> None:
+    """Weights add up to the margin, parts to the scores over their mean, and a word's own parts to
+    nothing.
+    """
     turns = weighted_turns([("user", text) for text in conversation])
     explanation = router.explain_turns(turns)
     assert explanation.decision == router.route_turns(turns)
-    best, second = (router.domains.index(name) for name in (explanation.decision.best, explanation.runner_up))
+    best, second = (
+        router.domains.index(name)
+        for name in (explanation.decision.best, explanation.runner_up)
+    )
     parts = np.array([word.parts for word in explanation.words])
     weights = [word.weight for word in explanation.words]
     assert math.fsum(weights) == pytest.approx(explanation.margin, abs=1e-9)
-    assert (parts[:, best] - parts[:, second]).tolist() == pytest.approx(weights, abs=1e-9)
+    assert (parts[:, best] - parts[:, second]).tolist() == pytest.approx(
+        weights, abs=1e-9
+    )
     assert parts.sum(axis=1).tolist() == pytest.approx([0.0] * len(parts), abs=1e-9)
-    assert "".join(word.text for word in explanation.words) == "".join(turn.text for turn in turns)
+    assert "".join(word.text for word in explanation.words) == "".join(
+        turn.text for turn in turns
+    )

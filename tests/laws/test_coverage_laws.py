@@ -1,4 +1,6 @@
-"""Laws of coverage against accuracy: what a threshold leaves unanswered, and what the proposed one reaches."""
+"""Laws of coverage against accuracy: what a threshold leaves unanswered, and what the proposed one
+reaches.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ridgeway.common.base.errors import InputError
-from ridgeway.common.routing.coverage import Outcomes, at, curve, equal_domains, proposal, wilson
+from ridgeway.common.routing.coverage import (
+    Outcomes,
+    at,
+    curve,
+    equal_domains,
+    proposal,
+    wilson,
+)
 
 LEAST = 3
 
@@ -28,15 +37,28 @@ def outcomes(draw: st.DrawFn) -> Outcomes:
 
 def plainly(given_: Outcomes, threshold: float) -> tuple[float, float, int]:
     """Coverage, accuracy and texts, from the definition."""
-    rows = list(zip(given_.confidence.tolist(), given_.right.tolist(), given_.weight.tolist(), strict=True))
+    rows = list(
+        zip(
+            given_.confidence.tolist(),
+            given_.right.tolist(),
+            given_.weight.tolist(),
+            strict=True,
+        )
+    )
     kept = [row for row in rows if row[0] >= threshold]
     mass = sum(weight for _, _, weight in kept)
     right = sum(weight for _, good, weight in kept if good)
-    return mass / sum(weight for _, _, weight in rows), right / mass if mass else -1.0, len(kept)
+    return (
+        mass / sum(weight for _, _, weight in rows),
+        right / mass if mass else -1.0,
+        len(kept),
+    )
 
 
 @given(found=outcomes(), thresholds=st.lists(st.floats(0, 1), min_size=2, max_size=6))
-def test_coverage_falls_as_the_threshold_rises(found: Outcomes, thresholds: list[float]) -> None:
+def test_coverage_falls_as_the_threshold_rises(
+    found: Outcomes, thresholds: list[float]
+) -> None:
     """A higher threshold answers nothing that a lower one leaves unanswered."""
     points = curve(found, sorted(thresholds))
     for lower, higher in pairwise(points):
@@ -46,7 +68,8 @@ def test_coverage_falls_as_the_threshold_rises(found: Outcomes, thresholds: list
 
 @given(found=outcomes(), threshold=st.just(0.0) | st.floats(0, 1))
 def test_a_point_is_what_counting_gives(found: Outcomes, threshold: float) -> None:
-    """Coverage, accuracy and texts are those of the definition, and the accuracy lies where it may truly lie.
+    """Coverage, accuracy and texts are those of the definition, and the accuracy lies where it may
+    truly lie.
 
     Without a threshold everything is answered.
     """
@@ -63,13 +86,27 @@ def test_a_point_is_what_counting_gives(found: Outcomes, threshold: float) -> No
 
 
 @given(found=outcomes(), wish=st.sampled_from((0.01, 0.5, 0.75, 0.9, 0.99, 1.0)))
-def test_the_proposal_is_the_smallest_threshold_that_reaches_the_wish(found: Outcomes, wish: float) -> None:
-    """Trying every threshold that could matter finds none that answers more texts and is as right."""
+def test_the_proposal_is_the_smallest_threshold_that_reaches_the_wish(
+    found: Outcomes, wish: float
+) -> None:
+    """Trying every threshold that could matter finds none that answers more texts and is as
+    right.
+    """
     chosen = proposal(found, wish, LEAST)
-    tried = [plainly(found, threshold) for threshold in (0.0, *found.confidence.tolist())]
-    good = [texts for _, accuracy, texts in tried if texts >= LEAST and accuracy >= wish - 1e-9]
+    tried = [
+        plainly(found, threshold) for threshold in (0.0, *found.confidence.tolist())
+    ]
+    good = [
+        texts
+        for _, accuracy, texts in tried
+        if texts >= LEAST and accuracy >= wish - 1e-9
+    ]
     if chosen is None:
-        assert not [texts for _, accuracy, texts in tried if texts >= LEAST and accuracy >= wish + 1e-9]
+        assert not [
+            texts
+            for _, accuracy, texts in tried
+            if texts >= LEAST and accuracy >= wish + 1e-9
+        ]
         return
     assert chosen.accuracy is not None
     assert chosen.accuracy >= wish - 1e-9
@@ -80,9 +117,14 @@ def test_the_proposal_is_the_smallest_threshold_that_reaches_the_wish(found: Out
 @given(sizes=st.lists(st.integers(1, 30), min_size=1, max_size=4), data=st.data())
 def test_every_domain_weighs_the_same(sizes: list[int], data: st.DataObject) -> None:
     """However many texts each has, the accuracy without a threshold is the mean over domains."""
-    rights = [np.array(data.draw(st.lists(st.booleans(), min_size=size, max_size=size))) for size in sizes]
+    rights = [
+        np.array(data.draw(st.lists(st.booleans(), min_size=size, max_size=size)))
+        for size in sizes
+    ]
     found = equal_domains([(np.ones(len(right)), right) for right in rights])
-    assert at(found, 0.0).accuracy == pytest.approx(np.mean([right.mean() for right in rights]))
+    assert at(found, 0.0).accuracy == pytest.approx(
+        np.mean([right.mean() for right in rights])
+    )
 
 
 @given(share=st.floats(0, 1), count=st.floats(1, 1e6))
@@ -97,7 +139,11 @@ def test_more_texts_make_a_share_more_certain(share: float, count: float) -> Non
 
 def test_a_threshold_can_be_typed() -> None:
     """It is the shortest decimal that answers just the texts that it should."""
-    found = Outcomes(np.array([0.9912345, 0.99, 0.7123, 0.6]), np.array([True, True, True, False]), np.ones(4))
+    found = Outcomes(
+        np.array([0.9912345, 0.99, 0.7123, 0.6]),
+        np.array([True, True, True, False]),
+        np.ones(4),
+    )
     chosen = proposal(found, 1.0, LEAST)
     assert chosen is not None
     assert (chosen.threshold, chosen.texts) == (0.7, 3)
@@ -105,7 +151,9 @@ def test_a_threshold_can_be_typed() -> None:
 
 def test_of_too_few_answered_texts_nothing_is_proposed() -> None:
     """Two texts that were right by luck are no reason to promise anything."""
-    found = Outcomes(np.array([0.9, 0.8, 0.7]), np.array([True, True, False]), np.ones(3))
+    found = Outcomes(
+        np.array([0.9, 0.8, 0.7]), np.array([True, True, False]), np.ones(3)
+    )
     assert proposal(found, 0.9, LEAST) is None
     assert proposal(found, 0.9, 2) is not None
 

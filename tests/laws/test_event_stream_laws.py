@@ -1,4 +1,6 @@
-"""Streams cut anywhere: what comes out is what went in, in whole events, and nothing waits that is whole."""
+"""Streams cut anywhere: what comes out is what went in, in whole events, and nothing waits that is
+whole.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +11,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ridgeway.common.serve.gateway.failures import BROKEN_OFF, FAILED, GARBAGE, SILENT, FailureKind
+from ridgeway.common.serve.gateway.failures import (
+    BROKEN_OFF,
+    FAILED,
+    GARBAGE,
+    SILENT,
+    FailureKind,
+)
 from ridgeway.common.serve.gateway.sse import MAX_EVENT_BYTES, BadStream, EventStream
 
-LINES = ["data: {}", 'data: {"delta": "é"}', ": wait", "event: ping", "id: 7", "retry: 10", "data: [DONE]"]
+LINES = [
+    "data: {}",
+    'data: {"delta": "é"}',
+    ": wait",
+    "event: ping",
+    "id: 7",
+    "retry: 10",
+    "data: [DONE]",
+]
 
 breaks = st.sampled_from(["\n", "\r\n"])
 events = st.lists(st.sampled_from(LINES), min_size=1, max_size=3)
@@ -31,8 +47,13 @@ def streams(draw: st.DrawFn) -> bytes:
 def cut(draw: st.DrawFn) -> list[bytes]:
     """A stream in pieces, as a network might cut it."""
     whole = draw(streams())
-    places = sorted(draw(st.sets(st.integers(1, max(1, len(whole) - 1)), max_size=8)) - {len(whole)})
-    return [whole[start:end] for start, end in zip([0, *places], [*places, len(whole)], strict=True)]
+    places = sorted(
+        draw(st.sets(st.integers(1, max(1, len(whole) - 1)), max_size=8)) - {len(whole)}
+    )
+    return [
+        whole[start:end]
+        for start, end in zip([0, *places], [*places, len(whole)], strict=True)
+    ]
 
 
 def source(pieces: Sequence[bytes], error: Exception | None = None) -> EventStream:
@@ -88,7 +109,9 @@ def test_nothing_whole_waits(pieces: list[bytes], place: int) -> None:
     assert b"\n\n" not in rest and b"\r\n\r\n" not in rest
 
 
-@pytest.mark.parametrize("start", [b"<html>", b"{}\n\n", b'{"error": 1}', b"\x00\x01", b"dat \n\n"])
+@pytest.mark.parametrize(
+    "start", [b"<html>", b"{}\n\n", b'{"error": 1}', b"\x00\x01", b"dat \n\n"]
+)
 def test_what_does_not_begin_as_events_do_is_garbage(start: bytes) -> None:
     """At the start and after any event."""
     assert passed(source([start])) == ([], GARBAGE)
@@ -113,7 +136,8 @@ TOKEN = b"data: 1\n\n"
     "mark",
     [
         b"data: [DONE]\n\n",
-        b'data: {"choices": [{"delta": {}, "finish_reason": "stop"}]}\n\ndata: {"choices": [], "usage": {}}\n\n',
+        b'data: {"choices": [{"delta": {}, "finish_reason": "stop"}]}\n\n'
+        b'data: {"choices": [], "usage": {}}\n\n',
         b'event: message_stop\ndata: {"type": "message_stop"}\n\n',
         b'event: response.incomplete\r\ndata: {"type": "response.incomplete"}\r\n\r\n',
         b'data: {"type":"response.completed"}\n\n',
@@ -127,7 +151,10 @@ def test_a_stream_is_whole_only_if_it_says_so(mark: bytes) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    [b'data: {"delta": "data: [DONE] \\"finish_reason\\": \\"stop\\""}\n\n', b'data: {"finish_reason":null}\n\n'],
+    [
+        b'data: {"delta": "data: [DONE] \\"finish_reason\\": \\"stop\\""}\n\n',
+        b'data: {"finish_reason":null}\n\n',
+    ],
 )
 def test_a_text_about_the_end_is_not_the_end(text: bytes) -> None:
     assert passed(source([text])) == ([text], BROKEN_OFF)
@@ -145,7 +172,9 @@ def test_a_text_about_the_end_is_not_the_end(text: bytes) -> None:
     ],
 )
 def test_an_error_of_the_experts_own_is_a_failure(error: bytes) -> None:
-    """What came before it is handed on, and nothing of it or after it, even if the stream then ends as it should."""
+    """What came before it is handed on, and nothing of it or after it, even if the stream then ends
+    as it should.
+    """
     done = b"data: [DONE]\n\n"
     assert passed(source([error, done])) == ([], FAILED)
     assert passed(source([TOKEN, error + done])) == ([TOKEN], FAILED)
@@ -153,14 +182,20 @@ def test_an_error_of_the_experts_own_is_a_failure(error: bytes) -> None:
     assert passed(source([TOKEN, error.rstrip()])) == ([TOKEN], FAILED)
 
 
-@pytest.mark.parametrize("text", [b'data: {"error": null}\n\n', b'data: {"delta": "data: {\\"error\\": 1}"}\n\n'])
+@pytest.mark.parametrize(
+    "text",
+    [b'data: {"error": null}\n\n', b'data: {"delta": "data: {\\"error\\": 1}"}\n\n'],
+)
 def test_a_text_about_errors_is_none(text: bytes) -> None:
     assert passed(source([text, b"data: [DONE]\n\n"]))[1] is None
 
 
 def test_the_last_blank_line_may_be_missing() -> None:
     """Some servers leave it out."""
-    assert passed(source([b"data: 1\n\nda", b"ta: [DONE]"])) == ([b"data: 1\n\n", b"data: [DONE]"], None)
+    assert passed(source([b"data: 1\n\nda", b"ta: [DONE]"])) == (
+        [b"data: 1\n\n", b"data: [DONE]"],
+        None,
+    )
 
 
 def test_silence_is_a_failure() -> None:

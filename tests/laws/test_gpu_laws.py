@@ -1,4 +1,6 @@
-"""Laws of sums on a device: the bits of the CPU, whatever the shapes, the pieces and the way of multiplying."""
+"""Laws of sums on a device: the bits of the CPU, whatever the shapes, the pieces and the way of
+multiplying.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +15,29 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from ridgeway.client.sums.accumulate import Accumulator, ExactGram, State, accumulators, gram_of_counts
+from ridgeway.client.sums.accumulate import (
+    Accumulator,
+    ExactGram,
+    State,
+    accumulators,
+    gram_of_counts,
+)
 from ridgeway.client.sums.gpu import block_gram, gpu_sums, torch_operations
 from ridgeway.client.sums.gpu.block_gram import BlockGram, combined
-from ridgeway.client.sums.gpu.digit_planes import COLUMNS, ROWS, joined, split, write_samples
-from ridgeway.client.sums.gpu.gpu_sums import GpuCounts, GpuTable, GpuWindows, gpu_accumulators, weighted_gram
+from ridgeway.client.sums.gpu.digit_planes import (
+    COLUMNS,
+    ROWS,
+    joined,
+    split,
+    write_samples,
+)
+from ridgeway.client.sums.gpu.gpu_sums import (
+    GpuCounts,
+    GpuTable,
+    GpuWindows,
+    gpu_accumulators,
+    weighted_gram,
+)
 from ridgeway.common.base.devices import gpus
 from ridgeway.common.base.errors import BoundExceeded, DeviceError
 from ridgeway.common.base.settings import (
@@ -31,20 +51,41 @@ from ridgeway.common.statistics.sums import Integers
 from tests.support.seeds import few_examples
 
 needs_gpu = pytest.mark.skipif(not gpus(), reason="no CUDA device here")
-on_every_device = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda:0", marks=needs_gpu)])
+on_every_device = pytest.mark.parametrize(
+    "device", ["cpu", pytest.param("cuda:0", marks=needs_gpu)]
+)
 
 Documents = list[list[int]]
 
-SPELT = [b" a", b"bcd", b"", b", ", "é".encode(), b"a", b" abcdef", b"9", b"\n", b"bcbcbc", b" x y z"]
+SPELT = [
+    b" a",
+    b"bcd",
+    b"",
+    b", ",
+    "é".encode(),
+    b"a",
+    b" abcdef",
+    b"9",
+    b"\n",
+    b"bcbcbc",
+    b" x y z",
+]
 SKETCHES = [
-    WordSketch(options, Spelling(np.frombuffer(b"".join(SPELT), np.uint8), np.cumsum([0, *map(len, SPELT)])))
+    WordSketch(
+        options,
+        Spelling(
+            np.frombuffer(b"".join(SPELT), np.uint8), np.cumsum([0, *map(len, SPELT)])
+        ),
+    )
     for options in (WordFeatures(7, 300), WordFeatures(130, FEATURE_LIMIT, 3, 5))
 ]
 
 
 def tables(rows: int, width: int, seed: int) -> NDArray[np.int16]:
     rolls = np.random.default_rng(seed)
-    table = rolls.integers(-FEATURE_LIMIT, FEATURE_LIMIT + 1, (rows, width)).astype(np.int16)
+    table = rolls.integers(-FEATURE_LIMIT, FEATURE_LIMIT + 1, (rows, width)).astype(
+        np.int16
+    )
     table[rolls.integers(0, rows)] = FEATURE_LIMIT
     table[rolls.integers(0, rows)] = -FEATURE_LIMIT
     return table
@@ -52,7 +93,9 @@ def tables(rows: int, width: int, seed: int) -> NDArray[np.int16]:
 
 def documents() -> st.SearchStrategy[Documents]:
     lengths = st.sampled_from([0, 1, 2, 3, 5, 17, 64, 95, 96, 97, 130])
-    return st.lists(lengths, max_size=5).map(lambda sizes: [[(7 * n + k) % 11 for k in range(n)] for n in sizes])
+    return st.lists(lengths, max_size=5).map(
+        lambda sizes: [[(7 * n + k) % 11 for k in range(n)] for n in sizes]
+    )
 
 
 def in_one_row(texts: Documents) -> tuple[NDArray[np.int32], Integers]:
@@ -104,7 +147,9 @@ def test_a_device_gives_the_bits_of_the_cpu(
     words: WordSketch | None,
     seed: int,
 ) -> None:
-    """Odd lengths, single tokens, empty documents, windows apart, whole documents, units and words included."""
+    """Odd lengths, single tokens, empty documents, windows apart, whole documents, units and words
+    included.
+    """
     table, sampling = tables(11, width, seed), Sampling(window, limit, *more)
     here = accumulators(table, sampling, words)()
     there = one(table, sampling, device, words)()
@@ -120,7 +165,9 @@ def test_a_device_gives_the_bits_of_the_cpu(
 @on_every_device
 @few_examples
 @given(texts=documents(), cut=st.integers(0, 8), window=st.sampled_from([1, 5, 64]))
-def test_dividing_documents_leaves_the_sums_unchanged(device: str, texts: Documents, cut: int, window: int) -> None:
+def test_dividing_documents_leaves_the_sums_unchanged(
+    device: str, texts: Documents, cut: int, window: int
+) -> None:
     """Also when the state is asked for in between, and in another order."""
     new = one(tables(11, 40, 3), Sampling(window), device)
     whole, divided, turned = new(), new(), new()
@@ -131,7 +178,9 @@ def test_dividing_documents_leaves_the_sums_unchanged(device: str, texts: Docume
 
 
 @on_every_device
-def test_small_blocks_and_small_slots_change_nothing(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_blocks_and_small_slots_change_nothing(
+    device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Blocks that fill up many times and ids that travel in many pieces give the same sums."""
     rolls = np.random.default_rng(5)
     lengths = rolls.integers(0, 40, 100)
@@ -148,7 +197,9 @@ def test_small_blocks_and_small_slots_change_nothing(device: str, monkeypatch: p
 
 
 @on_every_device
-def test_words_that_are_sketched_in_pieces_are_the_same(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_words_that_are_sketched_in_pieces_are_the_same(
+    device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also where a window has more tokens than a piece, and where no token has a letter."""
     rolls = np.random.default_rng(6)
     table, sampling = tables(11, 5, 4), Sampling(8, stride=9, units=10)
@@ -167,8 +218,14 @@ def test_words_that_are_sketched_in_pieces_are_the_same(device: str, monkeypatch
 
 @on_every_device
 @few_examples
-@given(columns=st.sampled_from([COLUMNS, 3 * COLUMNS]), seed=st.integers(0, 99), extreme=st.booleans())
-def test_products_are_exact(device: str, columns: int, seed: int, extreme: bool) -> None:
+@given(
+    columns=st.sampled_from([COLUMNS, 3 * COLUMNS]),
+    seed=st.integers(0, 99),
+    extreme=st.booleans(),
+)
+def test_products_are_exact(
+    device: str, columns: int, seed: int, extreme: bool
+) -> None:
     """Also where every digit is as large as digits get, and over several blocks."""
     rolls = np.random.default_rng(seed)
     values = [-64, 64] if extreme else list(range(-64, 65))
@@ -177,7 +234,9 @@ def test_products_are_exact(device: str, columns: int, seed: int, extreme: bool)
     total = torch.zeros(2 * ROWS, 2 * ROWS, dtype=torch.int64, device=device)
     for times in (1, 3):
         torch_operations.add_products(torch.from_numpy(planes).to(device), total, times)
-    np.testing.assert_array_equal(np.triu(combined(total).numpy()), np.triu(4 * samples @ samples.T))
+    np.testing.assert_array_equal(
+        np.triu(combined(total).numpy()), np.triu(4 * samples @ samples.T)
+    )
 
 
 def test_the_largest_block_stays_within_32_bits() -> None:
@@ -185,7 +244,9 @@ def test_the_largest_block_stays_within_32_bits() -> None:
     assert block_gram.MAX_COLUMNS * 64 * 64 < 1 << 31
 
 
-@given(values=st.lists(st.integers(-FEATURE_LIMIT, FEATURE_LIMIT), min_size=1, max_size=50))
+@given(
+    values=st.lists(st.integers(-FEATURE_LIMIT, FEATURE_LIMIT), min_size=1, max_size=50)
+)
 def test_digits_fit_in_eight_bits_and_give_the_number_back(values: list[int]) -> None:
     """x = 64·high + low, for every feature there can be."""
     numbers = torch.tensor(values, dtype=torch.int16)
@@ -201,13 +262,17 @@ def test_digits_fit_in_eight_bits_and_give_the_number_back(values: list[int]) ->
 @on_every_device
 @few_examples
 @given(counts=st.lists(st.integers(1, 70), max_size=5), width=st.sampled_from([2, 129]))
-def test_samples_in_any_pieces_add_up_as_on_the_cpu(device: str, counts: list[int], width: int) -> None:
+def test_samples_in_any_pieces_add_up_as_on_the_cpu(
+    device: str, counts: list[int], width: int
+) -> None:
     """What a transformer's features go through."""
     rolls = np.random.default_rng(len(counts))
     here = ExactGram(width)
     there = BlockGram(torch.device(device), width)
     for size in counts:
-        samples = rolls.integers(-FEATURE_LIMIT, FEATURE_LIMIT + 1, (size, width)).astype(np.int16)
+        samples = rolls.integers(
+            -FEATURE_LIMIT, FEATURE_LIMIT + 1, (size, width)
+        ).astype(np.int16)
         here.add(samples)
         there.add(torch.from_numpy(samples).to(device))
     np.testing.assert_array_equal(there.triangle(), here.triangle())
@@ -215,8 +280,14 @@ def test_samples_in_any_pieces_add_up_as_on_the_cpu(device: str, counts: list[in
 
 @on_every_device
 @few_examples
-@given(counts=st.lists(st.integers(0, 1 << 30) | st.integers(0, 1 << 35), min_size=4, max_size=4))
-def test_counts_of_billions_are_weighted_exactly(device: str, counts: list[int]) -> None:
+@given(
+    counts=st.lists(
+        st.integers(0, 1 << 30) | st.integers(0, 1 << 35), min_size=4, max_size=4
+    )
+)
+def test_counts_of_billions_are_weighted_exactly(
+    device: str, counts: list[int]
+) -> None:
     """The same integers as on the CPU, where they are held against Python's own."""
     table, numbers = tables(4, 5, 8), np.array(counts, dtype=np.int64)
     there = weighted_gram(GpuTable(table, device).values, numbers)
@@ -226,7 +297,9 @@ def test_counts_of_billions_are_weighted_exactly(device: str, counts: list[int])
 def test_counts_that_could_overflow_are_refused() -> None:
     """As on the CPU."""
     with pytest.raises(BoundExceeded):
-        weighted_gram(GpuTable(tables(2, 2, 1), "cpu").values, np.array([1 << 37, 1 << 37]))
+        weighted_gram(
+            GpuTable(tables(2, 2, 1), "cpu").values, np.array([1 << 37, 1 << 37])
+        )
 
 
 # Memory that runs out
@@ -244,7 +317,11 @@ def test_sums_go_on_when_a_block_does_not_fit(monkeypatch: pytest.MonkeyPatch) -
             super().__init__(device, rows, columns)
 
     monkeypatch.setattr(block_gram, "Block", Full)
-    table, sampling, texts = tables(11, 9, 2), Sampling(4), [[1, 2, 3, 4, 5, 6, 7, 8, 9]] * 50
+    table, sampling, texts = (
+        tables(11, 9, 2),
+        Sampling(4),
+        [[1, 2, 3, 4, 5, 6, 7, 8, 9]] * 50,
+    )
     there, here = one(table, sampling, "cpu")(), accumulators(table, sampling)()
     assert_same(summed(there, texts), summed(here, texts))
     assert len(sizes) > 1
@@ -287,7 +364,11 @@ def _full(*_: object) -> None:
 
 @pytest.mark.parametrize(
     ("products", "words"),
-    [(_broken, "this GPU is too old"), (_forgetful, "not exact"), (_full, "not enough free GPU memory")],
+    [
+        (_broken, "this GPU is too old"),
+        (_forgetful, "not exact"),
+        (_full, "not enough free GPU memory"),
+    ],
 )
 def test_a_device_that_cannot_multiply_is_an_error(
     monkeypatch: pytest.MonkeyPatch, products: Callable[..., None], words: str
@@ -310,7 +391,9 @@ def test_a_large_corpus_needs_no_more_memory_than_a_small_one() -> None:
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
         for _ in range(rounds):
-            sums.add(rolls.integers(0, 5000, 1 << 21).astype(np.int32), np.array([1 << 21]))
+            sums.add(
+                rolls.integers(0, 5000, 1 << 21).astype(np.int32), np.array([1 << 21])
+            )
         sums.state()
         peaks.append(torch.cuda.max_memory_allocated() - before)
         del sums
@@ -327,7 +410,9 @@ def test_a_gpu_with_little_memory_gives_the_same_sums() -> None:
     here.add(ids, lengths)
     torch.cuda.empty_cache()
     total = torch.cuda.get_device_properties(0).total_memory
-    torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + (150 << 20)) / total)
+    torch.cuda.set_per_process_memory_fraction(
+        (torch.cuda.memory_reserved() + (150 << 20)) / total
+    )
     try:
         there = one(table, sampling, "cuda:0")()
         there.add(ids, lengths)

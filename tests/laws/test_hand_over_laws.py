@@ -1,4 +1,6 @@
-"""Hand-overs of keys: what a key leads to, and which keys are one owner's, whatever is told and in whichever order."""
+"""Hand-overs of keys: what a key leads to, and which keys are one owner's, whatever is told and in
+whichever order.
+"""
 
 from __future__ import annotations
 
@@ -28,17 +30,26 @@ def chain(*at: int) -> list[HandOver]:
 
 
 @given(told, told)
-def test_what_a_key_leads_to_changes_only_by_its_own_hand_over(first: list[HandOver], later: list[HandOver]) -> None:
-    """Forks and rings among them: whoever has an old key can lead nobody astray who met its first hand-over."""
+def test_what_a_key_leads_to_changes_only_by_its_own_hand_over(
+    first: list[HandOver], later: list[HandOver]
+) -> None:
+    """Forks and rings among them: whoever has an old key can lead nobody astray who met its first
+    hand-over.
+    """
     known = HandOvers().merged_with(first)
     grown = known.merged_with(later)
     for key in KEYS:
-        assert known.newest(key) in (*[link.before for link in grown.leading_to(grown.newest(key))], grown.newest(key))
+        assert known.newest(key) in (
+            *[link.before for link in grown.leading_to(grown.newest(key))],
+            grown.newest(key),
+        )
     assert grown.links[: len(known.links)] == known.links
 
 
 @given(told, told)
-def test_keys_once_of_one_owner_stay_so(first: list[HandOver], later: list[HandOver]) -> None:
+def test_keys_once_of_one_owner_stay_so(
+    first: list[HandOver], later: list[HandOver]
+) -> None:
     """What was judged as one holder is never judged as two afterwards."""
     known = HandOvers().merged_with(first)
     grown = known.merged_with(later)
@@ -49,7 +60,9 @@ def test_keys_once_of_one_owner_stay_so(first: list[HandOver], later: list[HandO
 
 
 @given(st.permutations(PEOPLE), st.integers(1, len(PEOPLE) - 1), st.randoms())
-def test_a_chain_is_known_in_whichever_order_it_is_told(people: list[object], length: int, random: object) -> None:
+def test_a_chain_is_known_in_whichever_order_it_is_told(
+    people: list[object], length: int, random: object
+) -> None:
     """And from the key that somebody pinned in the middle of it."""
     path = [KEYS.index(each.public) for each in people[: length + 1]]  # type: ignore[attr-defined]
     whole = chain(*path)
@@ -64,7 +77,9 @@ def test_a_chain_is_known_in_whichever_order_it_is_told(people: list[object], le
 
 
 def test_a_fork_is_kept_once_and_leads_nowhere() -> None:
-    """The first hand-over of a key holds; one more is proof, and further ones would only fill a journal."""
+    """The first hand-over of a key holds; one more is proof, and further ones would only fill a
+    journal.
+    """
     known = HandOvers().merged_with([*chain(0, 1), *chain(0, 2), *chain(0, 3)])
     assert (known.newest(KEYS[0]), len(known.forks)) == (KEYS[1], 1)
     assert known.owner(KEYS[2]) == KEYS[0]
@@ -72,13 +87,23 @@ def test_a_fork_is_kept_once_and_leads_nowhere() -> None:
 
 
 @given(links, st.integers(0, 127), st.integers(0, 1))
-def test_a_signature_that_was_changed_is_refused(link: HandOver, place: int, which: int) -> None:
+def test_a_signature_that_was_changed_is_refused(
+    link: HandOver, place: int, which: int
+) -> None:
     """That of the key before as well as that of the key after."""
     signatures = list(link.signatures)
     digit = "0" if signatures[which][place] != "0" else "1"
-    signatures[which] = signatures[which][:place] + digit + signatures[which][place + 1 :]
+    signatures[which] = (
+        signatures[which][:place] + digit + signatures[which][place + 1 :]
+    )
     with pytest.raises(Refused, match="not signed"):
-        HandOvers().merged_with([HandOver(link.before, link.after, link.issued, (signatures[0], signatures[1]))])
+        HandOvers().merged_with(
+            [
+                HandOver(
+                    link.before, link.after, link.issued, (signatures[0], signatures[1])
+                )
+            ]
+        )
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,6 @@
-"""Laws of the limits: nobody gets more than his rate and a burst, and nobody is held up by another."""
+"""Laws of the limits: nobody gets more than his rate and a burst, and nobody is held up by
+another.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ SLACK = 2 * TICK_S
 
 
 @given(rate=rates, pauses=pauses)
-def test_in_any_time_no_more_than_the_rate_and_a_burst_is_let_through(rate: Rate, pauses: list[float]) -> None:
+def test_in_any_time_no_more_than_the_rate_and_a_burst_is_let_through(
+    rate: Rate, pauses: list[float]
+) -> None:
     """Whenever one begins to count, after t seconds it is at most per_s·t + burst."""
     clock = Clock()
     limiter, passed = RateLimiter(clock), []
@@ -30,7 +34,9 @@ def test_in_any_time_no_more_than_the_rate_and_a_burst_is_let_through(rate: Rate
 
 
 @given(rate=rates, pauses=pauses)
-def test_who_is_refused_may_ask_after_the_time_he_is_told(rate: Rate, pauses: list[float]) -> None:
+def test_who_is_refused_may_ask_after_the_time_he_is_told(
+    rate: Rate, pauses: list[float]
+) -> None:
     """The wait is enough; a refusal itself costs nothing."""
     clock = Clock()
     limiter = RateLimiter(clock)
@@ -53,19 +59,29 @@ def test_after_a_pause_exactly_a_burst_is_let_through_at_once(rate: Rate) -> Non
         clock.now += rate.burst / rate.per_s + SLACK
 
 
-@given(rate=rates, asks=st.lists(st.tuples(st.sampled_from("ab"), st.floats(0, 5)), max_size=60))
+@given(
+    rate=rates,
+    asks=st.lists(st.tuples(st.sampled_from("ab"), st.floats(0, 5)), max_size=60),
+)
 def test_two_buckets_are_independent(rate: Rate, asks: list[tuple[str, float]]) -> None:
     """What one is told does not depend on how often the other asks."""
     clock = Clock()
-    together, alone = RateLimiter(clock), {"a": RateLimiter(clock), "b": RateLimiter(clock)}
+    together, alone = (
+        RateLimiter(clock),
+        {"a": RateLimiter(clock), "b": RateLimiter(clock)},
+    )
     for who, pause in asks:
         clock.now += pause
         assert together.wait_s(who, rate) == alone[who].wait_s(who, rate)
 
 
 @given(most=st.integers(1, 20), asks=st.lists(st.integers(0, 100), max_size=200))
-def test_memory_is_bounded_and_those_who_ask_last_are_known(most: int, asks: list[int]) -> None:
-    """However many addresses ask, so many are remembered; a flood from one does not make it forgotten."""
+def test_memory_is_bounded_and_those_who_ask_last_are_known(
+    most: int, asks: list[int]
+) -> None:
+    """However many addresses ask, so many are remembered; a flood from one does not make it
+    forgotten.
+    """
     limiter = RateLimiter(Clock(), most)
     slow = Rate(0.001, 1)
     for who in asks:
@@ -80,8 +96,14 @@ def test_a_rate_always_lets_somebody_through(per_s: float) -> None:
     assert RateLimiter(Clock()).wait_s("a", rate_of(per_s)) == 0
 
 
-@given(network=st.integers(0, 2**64 - 1), first=st.integers(0, 2**64 - 1), second=st.integers(0, 2**64 - 1))
-def test_a_network_of_ipv6_is_one_client_network(network: int, first: int, second: int) -> None:
+@given(
+    network=st.integers(0, 2**64 - 1),
+    first=st.integers(0, 2**64 - 1),
+    second=st.integers(0, 2**64 - 1),
+)
+def test_a_network_of_ipv6_is_one_client_network(
+    network: int, first: int, second: int
+) -> None:
     """Whoever has 2^64 addresses has one bucket."""
     from ipaddress import IPv6Address
 

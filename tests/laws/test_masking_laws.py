@@ -1,4 +1,6 @@
-"""Secure aggregation: what is sealed and opened is the plain sum, whoever falls away, and is noise until then."""
+"""Secure aggregation: what is sealed and opened is the plain sum, whoever falls away, and is noise
+until then.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,19 @@ from ridgeway.common.masking.keystream import BLOCK, apply_masks
 from ridgeway.common.masking.member import reveal
 from ridgeway.common.masking.neighbourhood import COMPLETE, MAX_GONE
 from ridgeway.common.masking.reference_session import Transcript
-from ridgeway.common.masking.shares import PRIME, combine, pack_by_place, split, unpack_by_place
-from tests.support.masked_session import SUM_NAMES, fixed_random, run_session, small_neighbourhoods
+from ridgeway.common.masking.shares import (
+    PRIME,
+    combine,
+    pack_by_place,
+    split,
+    unpack_by_place,
+)
+from tests.support.masked_session import (
+    SUM_NAMES,
+    fixed_random,
+    run_session,
+    small_neighbourhoods,
+)
 from tests.support.seeds import few_examples
 
 LARGEST = 1 << 61
@@ -26,7 +39,10 @@ LARGEST = 1 << 61
 
 def vectors(members: int, size: int, seed: int = 0) -> list[NDArray[np.int64]]:
     rng = np.random.default_rng(seed)
-    return [rng.integers(-LARGEST // members, LARGEST // members, size) for _ in range(members)]
+    return [
+        rng.integers(-LARGEST // members, LARGEST // members, size)
+        for _ in range(members)
+    ]
 
 
 # Shares
@@ -37,7 +53,9 @@ def vectors(members: int, size: int, seed: int = 0) -> list[NDArray[np.int64]]:
     places=st.sets(st.integers(1, 300), min_size=1, max_size=12),
     data=st.data(),
 )
-def test_any_threshold_of_shares_gives_the_secret_back(secret: bytes, places: set[int], data: st.DataObject) -> None:
+def test_any_threshold_of_shares_gives_the_secret_back(
+    secret: bytes, places: set[int], data: st.DataObject
+) -> None:
     """Which ones does not matter, nor do more of them."""
     threshold = data.draw(st.integers(1, len(places)))
     shares = split(secret, threshold, sorted(places), fixed_random("law"))
@@ -45,9 +63,16 @@ def test_any_threshold_of_shares_gives_the_secret_back(secret: bytes, places: se
     assert combine({place: shares[place] for place in chosen}) == secret
 
 
-@given(first=st.binary(min_size=32, max_size=32), second=st.binary(min_size=32, max_size=32))
-def test_fewer_shares_than_the_threshold_fit_every_secret(first: bytes, second: bytes) -> None:
-    """Two of three shares of one secret are, with some third share, shares of any other: they say nothing."""
+@given(
+    first=st.binary(min_size=32, max_size=32),
+    second=st.binary(min_size=32, max_size=32),
+)
+def test_fewer_shares_than_the_threshold_fit_every_secret(
+    first: bytes, second: bytes
+) -> None:
+    """Two of three shares of one secret are, with some third share, shares of any other: they say
+    nothing.
+    """
     shares = split(first, 3, [1, 2, 3], fixed_random("hidden"))
     known = {place: int.from_bytes(shares[place], "big") for place in (1, 2)}
     wanted = int.from_bytes(second, "big")
@@ -63,7 +88,12 @@ def test_shares_that_cannot_be_are_refused() -> None:
     for threshold, places in ((0, [1]), (2, [1]), (1, [0]), (1, [1, 1])):
         with pytest.raises(MaskingError):
             split(bytes(32), threshold, places, fixed_random(""))
-    for shares in ({}, {0: bytes(33)}, {1: PRIME.to_bytes(33, "big")}, {1: (PRIME - 1).to_bytes(33, "big")}):
+    for shares in (
+        {},
+        {0: bytes(33)},
+        {1: PRIME.to_bytes(33, "big")},
+        {1: (PRIME - 1).to_bytes(33, "big")},
+    ):
         with pytest.raises(MaskingError):
             combine(shares)
 
@@ -82,58 +112,108 @@ def test_parts_by_place_come_back_whole_and_in_order_or_not_at_all() -> None:
 
 
 def opened_as_plain(members: int, most_gone: int, data: st.DataObject) -> Transcript:
-    """A session in which some fall away at drawn stages, and whose total is the plain sum of those who have sent."""
+    """A session in which some fall away at drawn stages, and whose total is the plain sum of those
+    who have sent.
+    """
     spare = members - threshold_for(members)
     order = data.draw(st.permutations(range(1, members + 1)))
-    away = sorted(data.draw(st.lists(st.sampled_from(range(3)), max_size=min(spare, most_gone))))
-    stages = {stage: [order[index] for index, each in enumerate(away) if each == stage] for stage in range(3)}
+    away = sorted(
+        data.draw(st.lists(st.sampled_from(range(3)), max_size=min(spare, most_gone)))
+    )
+    stages = {
+        stage: [order[index] for index, each in enumerate(away) if each == stage]
+        for stage in range(3)
+    }
     given_ = vectors(members, 40, members)
     lot = data.draw(st.sampled_from(SUM_NAMES))
-    run = run_session(members, lot, given_, not_shared=stages[0], not_sent=stages[1], not_opened=stages[2])
-    counted = [vector for place, vector in enumerate(given_, start=1) if place not in (*stages[0], *stages[1])]
+    run = run_session(
+        members,
+        lot,
+        given_,
+        not_shared=stages[0],
+        not_sent=stages[1],
+        not_opened=stages[2],
+    )
+    counted = [
+        vector
+        for place, vector in enumerate(given_, start=1)
+        if place not in (*stages[0], *stages[1])
+    ]
     assert np.array_equal(run.total, np.sum(counted, axis=0))
     return run
 
 
 @few_examples
 @given(members=st.integers(3, 9), data=st.data())
-def test_the_opened_sum_is_the_plain_sum_whoever_falls_away(members: int, data: st.DataObject) -> None:
+def test_the_opened_sum_is_the_plain_sum_whoever_falls_away(
+    members: int, data: st.DataObject
+) -> None:
     """Before sharing, after sharing, after sending: any pattern that leaves the threshold."""
     opened_as_plain(members, members, data)
 
 
 @few_examples
 @given(members=st.integers(6, 11), data=st.data())
-def test_the_opened_sum_of_a_large_cohort_is_the_plain_sum(members: int, data: st.DataObject) -> None:
-    """Though nobody's shares lie with more than a few: as long as enough of these are left of every member's."""
+def test_the_opened_sum_of_a_large_cohort_is_the_plain_sum(
+    members: int, data: st.DataObject
+) -> None:
+    """Though nobody's shares lie with more than a few: as long as enough of these are left of every
+    member's.
+    """
     with small_neighbourhoods(5, 2):
         run = opened_as_plain(members, 3, data)
-    assert all(len(holders) == 5 and place not in holders for place, holders in run.holders.items())
+    assert all(
+        len(holders) == 5 and place not in holders
+        for place, holders in run.holders.items()
+    )
     assert len(run.locks) >= threshold_for(members)
 
 
 @pytest.mark.slow
-def test_a_cohort_of_true_size_opens_with_a_sixth_away_and_not_with_a_lock_less() -> None:
-    """101 members with the neighbourhoods of a real round; a third that colludes has too few shares of anybody."""
+def test_a_cohort_of_true_size_opens_with_a_sixth_away_and_not_with_a_lock_less() -> (
+    None
+):
+    """101 members with the neighbourhoods of a real round; a third that colludes has too few shares
+    of anybody.
+    """
     members = COMPLETE + 1
     given_, away = vectors(members, 8), range(1, members // MAX_GONE + 1)
     run = run_session(members, "sums", given_, not_sent=away)
-    agreement, shared, sent = run.agreement, list(run.agreement.places), sorted(run.reveals)
+    agreement, shared, sent = (
+        run.agreement,
+        list(run.agreement.places),
+        sorted(run.reveals),
+    )
     assert np.array_equal(run.total, np.sum(given_[len(away) :], axis=0))
     own = sent[0]
     few = dict(list(run.locks.items())[: agreement.threshold - 1])
     with pytest.raises(Refused, match="signatures of 1 members are missing"):
-        reveal(agreement, own, "sums", run.held[own], shared, sent, run.confirmations, locks=few)
+        reveal(
+            agreement,
+            own,
+            "sums",
+            run.held[own],
+            shared,
+            sent,
+            run.confirmations,
+            locks=few,
+        )
     dealer = min(place for place in run.held[own] if place in sent)
     signed, locks = (
-        {place: each for place, each in given.items() if place != dealer} for given in (run.confirmations, run.locks)
+        {place: each for place, each in given.items() if place != dealer}
+        for given in (run.confirmations, run.locks)
     )
     with pytest.raises(Refused, match="has not signed"):
         reveal(agreement, own, "sums", run.held[own], shared, sent, signed, locks=locks)
-    with_lock = reveal(agreement, own, "sums", run.held[own], shared, sent, signed, locks=run.locks)
+    with_lock = reveal(
+        agreement, own, "sums", run.held[own], shared, sent, signed, locks=run.locks
+    )
     assert with_lock == run.reveals[own]  # who has locked a set has signed it
     colluding = set(shared[::3][: (members - 1) // 3])
-    assert all(len(holders & colluding) < agreement.share_threshold for holders in run.holders.values())
+    assert all(
+        len(holders & colluding) < agreement.share_threshold
+        for holders in run.holders.values()
+    )
 
 
 def test_a_large_cohort_opens_nothing_if_too_few_hold_a_members_shares() -> None:
@@ -145,19 +225,30 @@ def test_a_large_cohort_opens_nothing_if_too_few_hold_a_members_shares() -> None
 
 @pytest.mark.parametrize("stage", ["not_shared", "not_sent", "not_opened"])
 @pytest.mark.parametrize("members", [3, 4, 7])
-def test_one_member_fewer_than_the_threshold_opens_nothing(members: int, stage: str) -> None:
+def test_one_member_fewer_than_the_threshold_opens_nothing(
+    members: int, stage: str
+) -> None:
     """The session ends in a refusal that says so."""
     gone = list(range(1, members - threshold_for(members) + 2))
-    codes = {"not_shared": "too_few_survivors", "not_sent": "too_few_survivors", "not_opened": "too_few_shares"}
+    codes = {
+        "not_shared": "too_few_survivors",
+        "not_sent": "too_few_survivors",
+        "not_opened": "too_few_shares",
+    }
     with pytest.raises(Refused) as refusal:
         run_session(members, "sums", vectors(members, 8), **{stage: gone})  # type: ignore[arg-type]
     assert refusal.value.code == codes[stage]
 
 
-@given(size=st.integers(0, 3) | st.sampled_from([BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK + 3, 4 * BLOCK + 1]))
+@given(
+    size=st.integers(0, 3)
+    | st.sampled_from([BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK + 3, 4 * BLOCK + 1])
+)
 @few_examples
 def test_masks_that_are_added_and_subtracted_cancel(size: int) -> None:
-    """At any length, also across the edges of blocks and of what threads share out, and wrapping around 2⁶⁴."""
+    """At any length, also across the edges of blocks and of what threads share out, and wrapping
+    around 2⁶⁴.
+    """
     vector = np.arange(size, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     masked = vector.copy()
     keys = [bytes([number]) * 16 for number in range(3)]
@@ -172,16 +263,24 @@ EXTREME = 1 << 63
 
 @few_examples
 @given(pairs=st.integers(1, 3), data=st.data())
-def test_sums_within_the_bound_are_exact_though_parts_of_them_wrap_around(pairs: int, data: st.DataObject) -> None:
-    """Half the members are near 2⁶³ − 1 and half near −2⁶³: adding up wraps around, and the total is within ±2⁶²."""
+def test_sums_within_the_bound_are_exact_though_parts_of_them_wrap_around(
+    pairs: int, data: st.DataObject
+) -> None:
+    """Half the members are near 2⁶³ − 1 and half near −2⁶³: adding up wraps around, and the total
+    is within ±2⁶².
+    """
     near = st.integers(0, EXTREME // 2 // (2 * pairs + 2))
     high = [[EXTREME - 1 - data.draw(near) for _ in range(4)] for _ in range(pairs)]
     low = [[data.draw(near) - EXTREME for _ in range(4)] for _ in range(pairs)]
-    rest = data.draw(st.lists(st.integers(-EXTREME // 4, EXTREME // 4), min_size=4, max_size=4))
+    rest = data.draw(
+        st.lists(st.integers(-EXTREME // 4, EXTREME // 4), min_size=4, max_size=4)
+    )
     rows = [*high, *low, rest]
     exact = [sum(column) for column in zip(*rows, strict=True)]
     assert all(abs(number) <= EXTREME // 2 for number in exact)
-    run = run_session(len(rows), "sums", [np.array(row, dtype=np.int64) for row in rows])
+    run = run_session(
+        len(rows), "sums", [np.array(row, dtype=np.int64) for row in rows]
+    )
     assert run.total.tolist() == exact
 
 
@@ -189,25 +288,39 @@ def test_sums_within_the_bound_are_exact_though_parts_of_them_wrap_around(pairs:
 
 
 def all_sealed(size: int) -> dict[str, NDArray[np.uint64]]:
-    """The same numbers, sealed by every member, for every lot, in two sessions of the very same members."""
+    """The same numbers, sealed by every member, for every lot, in two sessions of the very same
+    members.
+    """
     same = [np.full(size, 12_345, dtype=np.int64)] * 4
     sealed = {}
     for round_ in ("5" * 32, "6" * 32):  # the same members with the very same secrets
         for lot in SUM_NAMES:
-            for place, vector in run_session(4, lot, same, seed="one", round_=round_).sealed.items():
-                sealed[f"{round_} {lot} {place}"] = np.frombuffer(vector.data, dtype="<u8")
+            for place, vector in run_session(
+                4, lot, same, seed="one", round_=round_
+            ).sealed.items():
+                sealed[f"{round_} {lot} {place}"] = np.frombuffer(
+                    vector.data, dtype="<u8"
+                )
     return sealed
 
 
 def test_equal_vectors_sealed_anywhere_have_nothing_in_common() -> None:
-    """Members, lots, rounds with the very same keys: each two differ by noise, in every byte, and do not correlate."""
+    """Members, lots, rounds with the very same keys: each two differ by noise, in every byte, and
+    do not correlate.
+    """
     size = 1 << 13
     sealed = all_sealed(size)
     assert len(sealed) == 2 * len(SUM_NAMES) * 4
     for one, other in combinations(sealed.values(), 2):
         for between in (one - other, one + other, one ^ other):
-            assert chisquare(np.bincount(between.view(np.uint8), minlength=256)).pvalue > 1e-7
-        assert abs(np.corrcoef(one.astype(np.float64), other.astype(np.float64))[0, 1]) < 6 / size**0.5
+            assert (
+                chisquare(np.bincount(between.view(np.uint8), minlength=256)).pvalue
+                > 1e-7
+            )
+        assert (
+            abs(np.corrcoef(one.astype(np.float64), other.astype(np.float64))[0, 1])
+            < 6 / size**0.5
+        )
 
 
 def test_secrets_do_not_print_themselves() -> None:

@@ -1,4 +1,6 @@
-"""Laws of the messages: what is sealed opens to the same, and whatever else arrives is refused with a code."""
+"""Laws of the messages: what is sealed opens to the same, and whatever else arrives is refused with
+a code.
+"""
 
 from __future__ import annotations
 
@@ -108,7 +110,10 @@ def terms(draw: st.DrawFn) -> Terms:
         encoder=draw(digests),
         encoder_name=draw(st.sampled_from(("tiny", "smollm2", "hf:some/model"))),
         features=draw(st.integers(2, 1 << 16)),
-        sampling=Sampling(window=draw(st.integers(1, 1 << 16)), max_tokens=draw(st.integers(0, 1 << 40))),
+        sampling=Sampling(
+            window=draw(st.integers(1, 1 << 16)),
+            max_tokens=draw(st.integers(0, 1 << 40)),
+        ),
         weighting="equal" if equal else "tokens",
         mass=EQUAL_MASS if equal else 0,
         privacy=draw(privacies) if mode == "private" else None,
@@ -132,7 +137,9 @@ signatures = st.integers(0, 2**512 - 1).map(lambda number: f"{number:0128x}")
 nonces = st.integers(0, 2**128 - 1).map(lambda number: f"{number:032x}")
 lots = st.sampled_from(SUM_NAMES)
 epochs = st.builds(OpenEpoch, name=digests, used=st.booleans())
-held = st.none() | st.builds(HeldRelease, number=st.integers(1, 1 << 53), release=digests)
+held = st.none() | st.builds(
+    HeldRelease, number=st.integers(1, 1 << 53), release=digests
+)
 member_places = st.lists(st.integers(1, 10_000), max_size=5).map(tuple)
 adverts = st.builds(
     Advert,
@@ -169,7 +176,8 @@ MESSAGES: dict[type[Message], st.SearchStrategy[Any]] = {
         session=st.none() | digests,
         holders=st.just(()) | several(names),
         last=st.none() | digests,
-        temperatures=st.just(()) | several(st.floats(min_value=1e-100, max_value=1e100)),
+        temperatures=st.just(())
+        | several(st.floats(min_value=1e-100, max_value=1e100)),
         experts=st.lists(names, max_size=3, unique=True).map(tuple),
     ),
     Share: st.builds(Share, cohort=cohorts(), agreement=agreements),
@@ -221,11 +229,17 @@ MESSAGES: dict[type[Message], st.SearchStrategy[Any]] = {
 @st.composite
 def packets(draw: st.DrawFn) -> tuple[Message, Packet]:
     """A message of any kind, sealed, with as much bulk as its kind carries."""
-    message: Message = draw(st.sampled_from(list(MESSAGES)).flatmap(MESSAGES.__getitem__))
-    size = draw(st.integers(message.blob_count.start, min(message.blob_count.stop - 1, 4)))
+    message: Message = draw(
+        st.sampled_from(list(MESSAGES)).flatmap(MESSAGES.__getitem__)
+    )
+    size = draw(
+        st.integers(message.blob_count.start, min(message.blob_count.stop - 1, 4))
+    )
     blobs = [draw(st.binary(max_size=20)) for _ in range(size)]
     reply_to = draw(st.none() | digests)
-    return message, seal_packet(message, SENDER, round=ROUND, reply_to=reply_to, blobs=blobs)
+    return message, seal_packet(
+        message, SENDER, round=ROUND, reply_to=reply_to, blobs=blobs
+    )
 
 
 def opened_or_refused(packet: Packet) -> Opened[Any] | str:
@@ -259,16 +273,27 @@ def test_a_sealed_message_opens_to_itself(given_packet: tuple[Message, Packet]) 
     opened = open_packet(packet)
     assert opened.message == message
     assert type(opened.message) is type(message)
-    assert (opened.blobs, opened.sender, opened.round) == (packet.blobs, SENDER.public, ROUND)
+    assert (opened.blobs, opened.sender, opened.round) == (
+        packet.blobs,
+        SENDER.public,
+        ROUND,
+    )
     assert opened.digest == packet.digest
     assert json.loads(packet.header)["reply_to"] == opened.reply_to
 
 
 @given(given_packet=packets(), padding=st.sampled_from((0, SMALL_BULK_BYTES)))
-def test_a_packet_travels_through_flower_unchanged(given_packet: tuple[Message, Packet], padding: int) -> None:
-    """As a record, and taken apart to bytes and put together by Flower's own code, be its bulk small or large."""
+def test_a_packet_travels_through_flower_unchanged(
+    given_packet: tuple[Message, Packet], padding: int
+) -> None:
+    """As a record, and taken apart to bytes and put together by Flower's own code, be its bulk
+    small or large.
+    """
     _, packet = given_packet
-    padded = tuple(bytes(blob) + bytes(0 if place else padding) for place, blob in enumerate(packet.blobs))
+    padded = tuple(
+        bytes(blob) + bytes(0 if place else padding)
+        for place, blob in enumerate(packet.blobs)
+    )
     packet = Packet(packet.header, packet.signature, padded)
     LocalGrid(ClientApp(), {})
     sent = FlowerMessage(to_record(packet), 7, MESSAGE_TYPE)
@@ -276,12 +301,18 @@ def test_a_packet_travels_through_flower_unchanged(given_packet: tuple[Message, 
     for record in (to_record(packet), put_together(taken_apart([sent])[0]).content):
         arrived = from_record(record)
         assert (arrived.header, arrived.signature) == (packet.header, packet.signature)
-        assert [bytes(blob) for blob in arrived.blobs] == [bytes(blob) for blob in packet.blobs]
+        assert [bytes(blob) for blob in arrived.blobs] == [
+            bytes(blob) for blob in packet.blobs
+        ]
 
 
 @given(samples=drawn_samples(4), place=st.integers(0, 2), given_terms=terms())
-def test_statistics_travel_bit_for_bit(samples: Any, place: int, given_terms: Terms) -> None:
-    """Through their bulk and back, with the column where it was; columns alone where no products are sent."""
+def test_statistics_travel_bit_for_bit(
+    samples: Any, place: int, given_terms: Terms
+) -> None:
+    """Through their bulk and back, with the column where it was; columns alone where no products
+    are sent.
+    """
     placed = one_domain(samples).placed(place, 3)
     agreed = given_terms.model_copy(update={"features": 4})
     bulk = vector_blob(agreed.vector_of(placed))
@@ -295,8 +326,12 @@ def test_statistics_travel_bit_for_bit(samples: Any, place: int, given_terms: Te
 # Cohorts
 
 
-@given(given_terms=terms(), domains=st.dictionaries(digests, names, min_size=1, max_size=9))
-def test_the_shares_of_a_domain_add_up_to_the_mass(given_terms: Terms, domains: dict[str, str]) -> None:
+@given(
+    given_terms=terms(), domains=st.dictionaries(digests, names, min_size=1, max_size=9)
+)
+def test_the_shares_of_a_domain_add_up_to_the_mass(
+    given_terms: Terms, domains: dict[str, str]
+) -> None:
     """And are as equal as integers can be; where nothing is weighted, there are none."""
     cohort = form_cohort(given_terms, domains)
     assert set(cohort.shares) == set(domains)
@@ -307,28 +342,45 @@ def test_the_shares_of_a_domain_add_up_to_the_mass(given_terms: Terms, domains: 
         assert bool(given_terms.mass) == all(own)
 
 
-@given(given_terms=terms(), domains=st.dictionaries(digests, names, min_size=2, max_size=9), data=st.data())
+@given(
+    given_terms=terms(),
+    domains=st.dictionaries(digests, names, min_size=2, max_size=9),
+    data=st.data(),
+)
 def test_a_cohort_does_not_depend_on_the_order_of_its_holders(
     given_terms: Terms, domains: dict[str, str], data: st.DataObject
 ) -> None:
-    """The same holders under the same terms are one cohort, with one name; fewer of them are another."""
+    """The same holders under the same terms are one cohort, with one name; fewer of them are
+    another.
+    """
     shuffled = dict(data.draw(st.permutations(list(domains.items()))))
     cohort = form_cohort(given_terms, domains)
     assert form_cohort(given_terms, shuffled) == cohort
     gone = data.draw(st.sampled_from(sorted(domains)))
-    fewer = form_cohort(given_terms, {key: domain for key, domain in domains.items() if key != gone})
+    fewer = form_cohort(
+        given_terms, {key: domain for key, domain in domains.items() if key != gone}
+    )
     assert fewer.id != cohort.id
 
 
 def masked_terms(sampling: Sampling) -> Terms:
-    known: Any = {"encoder": "0" * 64, "encoder_name": "tiny", "features": 4, "weighting": "equal", "mass": EQUAL_MASS}
+    known: Any = {
+        "encoder": "0" * 64,
+        "encoder_name": "tiny",
+        "features": 4,
+        "weighting": "equal",
+        "mass": EQUAL_MASS,
+    }
     return Terms(mode="masked", sampling=sampling, **known)
 
 
 @pytest.mark.parametrize(
     ("sampling", "expected"),
     [
-        (Sampling(), "71ca2962d85d42e328d8aaf0fdae82293dab9fb6b92af7fcbdfe441442d313df"),
+        (
+            Sampling(),
+            "71ca2962d85d42e328d8aaf0fdae82293dab9fb6b92af7fcbdfe441442d313df",
+        ),
         (
             Sampling(8, stride=32, units=15, mistyped=8),
             "d06ccc884b346fd3990ca3f785b693b121de1179f7cc1be1bbbc609b22853b1a",
@@ -342,7 +394,9 @@ def test_the_ids_of_terms_are_fixed(sampling: Sampling, expected: str) -> None:
     assert Terms.model_validate_json(fixed.model_dump_json()) == fixed
 
 
-@given(weights=st.lists(st.floats(min_value=-9e99, max_value=9e99), min_size=6, max_size=6))
+@given(
+    weights=st.lists(st.floats(min_value=-9e99, max_value=9e99), min_size=6, max_size=6)
+)
 def test_weights_travel_bit_for_bit(weights: list[float]) -> None:
     """Through their bulk and back."""
     matrix = np.array(weights).reshape(3, 2)
@@ -362,11 +416,17 @@ leaves = (
     | st.sampled_from(sorted(KINDS))
 )
 json_values = st.recursive(
-    leaves, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(names, inner, max_size=3)
+    leaves,
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(names, inner, max_size=3)
+    ),
 )
 
 
-@given(header=st.binary(max_size=60) | json_values.map(lambda value: json.dumps(value).encode()))
+@given(
+    header=st.binary(max_size=60)
+    | json_values.map(lambda value: json.dumps(value).encode())
+)
 @example(header=b"")
 @example(header=b"\xff\xfe")
 @example(header=b'{"version": 1' + b"0" * 5000 + b"}")
@@ -374,18 +434,32 @@ json_values = st.recursive(
 @example(header=b'{"version": 1, "body": {"a": ' + b"9" * 5000 + b"}}")
 @example(header=b'{"version": NaN}')
 @example(header=b'{"version": true}')
-def test_bytes_that_are_no_message_are_refused_though_they_are_signed(header: bytes) -> None:
+def test_bytes_that_are_no_message_are_refused_though_they_are_signed(
+    header: bytes,
+) -> None:
     """Never another error, whatever the bytes."""
     assert opened_or_refused(signed(header)) in ("malformed", "version")
 
 
 def places(value: Any) -> list[tuple[Any, ...]]:
     """The path of every field and item within a JSON value."""
-    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    return [path for key, each in inner for path in ((key,), *((key, *rest) for rest in places(each)))]
+    inner = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
+    return [
+        path
+        for key, each in inner
+        for path in ((key,), *((key, *rest) for rest in places(each)))
+    ]
 
 
-def altered(value: Any, path: tuple[Any, ...], change: Callable[[Any, Any], None]) -> Any:
+def altered(
+    value: Any, path: tuple[Any, ...], change: Callable[[Any, Any], None]
+) -> Any:
     copied = json.loads(json.dumps(value))
     target = copied
     for step in path[:-1]:
@@ -395,8 +469,12 @@ def altered(value: Any, path: tuple[Any, ...], change: Callable[[Any, Any], None
 
 
 @given(data=st.data())
-def test_a_signed_header_with_any_field_changed_is_refused_or_valid(data: st.DataObject) -> None:
-    """Missing, unknown, of another type, too large, not a number, too deep: a code, or a message that fits its form."""
+def test_a_signed_header_with_any_field_changed_is_refused_or_valid(
+    data: st.DataObject,
+) -> None:
+    """Missing, unknown, of another type, too large, not a number, too deep: a code, or a message
+    that fits its form.
+    """
     _, packet = data.draw(packets())
     header = json.loads(packet.header)
     path = data.draw(st.sampled_from(places(header)))
@@ -405,7 +483,9 @@ def test_a_signed_header_with_any_field_changed_is_refused_or_valid(data: st.Dat
     changes: dict[str, Callable[[Any, Any], None]] = {
         "set": lambda target, key: target.__setitem__(key, value),
         "drop": lambda target, key: target.__delitem__(key),
-        "add": lambda target, key: target.update(extra=value) if isinstance(target, dict) else None,
+        "add": lambda target, key: (
+            target.update(extra=value) if isinstance(target, dict) else None
+        ),
     }
     changed = altered(header, path, changes[kind])
     found = opened_or_refused(signed(json.dumps(changed).encode(), packet.blobs))
@@ -414,11 +494,20 @@ def test_a_signed_header_with_any_field_changed_is_refused_or_valid(data: st.Dat
 
 
 @pytest.mark.parametrize(
-    "nested", ["[" * 5000 + "]" * 5000, '{"a":' * 5000 + "1" + "}" * 5000, "9" * 5000, "NaN", "-1e999"]
+    "nested",
+    [
+        "[" * 5000 + "]" * 5000,
+        '{"a":' * 5000 + "1" + "}" * 5000,
+        "9" * 5000,
+        "NaN",
+        "-1e999",
+    ],
 )
 @pytest.mark.parametrize("field", ["body", "round", "kind", "blobs", "extra"])
 def test_values_that_trouble_decoders_are_refused(field: str, nested: str) -> None:
-    """Too deep for a stack, too long for a number, or no number at all, in any place of the header or of the body."""
+    """Too deep for a stack, too long for a number, or no number at all, in any place of the header
+    or of the body.
+    """
     header = json.loads(seal_packet(Here(), SENDER, round=ROUND).header)
     outer = json.dumps(header | {field: "HERE"}).replace('"HERE"', nested)
     inner = json.dumps(header | {"body": {"release": "HERE"}}).replace('"HERE"', nested)
@@ -427,11 +516,15 @@ def test_values_that_trouble_decoders_are_refused(field: str, nested: str) -> No
 
 
 @given(given_packet=packets(), version=st.integers().filter(lambda number: number != 1))
-def test_a_message_of_another_version_is_refused_as_such(given_packet: tuple[Message, Packet], version: int) -> None:
+def test_a_message_of_another_version_is_refused_as_such(
+    given_packet: tuple[Message, Packet], version: int
+) -> None:
     """Whatever else a later version may say, so that the other side learns what is wrong."""
     _, packet = given_packet
     later = {"version": version, "kind": 3, "new": {}}
-    assert opened_or_refused(signed(json.dumps(later).encode(), packet.blobs)) == "version"
+    assert (
+        opened_or_refused(signed(json.dumps(later).encode(), packet.blobs)) == "version"
+    )
 
 
 @given(data=st.data())
@@ -439,7 +532,9 @@ def test_a_bit_that_flips_on_the_way_is_noticed(data: st.DataObject) -> None:
     """In the header, in the signature or in the bulk; cut off, too."""
     _, packet = data.draw(packets())
     parts = [packet.header, packet.signature.encode(), *map(bytes, packet.blobs)]
-    place = data.draw(st.sampled_from([place for place, part in enumerate(parts) if part]))
+    place = data.draw(
+        st.sampled_from([place for place, part in enumerate(parts) if part])
+    )
     part = parts[place]
     bit = data.draw(st.integers(0, 8 * len(part) - 1))
     flipped = bytearray(part)
@@ -455,19 +550,39 @@ def test_bulk_that_was_added_dropped_or_swapped_is_refused(
 ) -> None:
     """The header holds the size and hash of each."""
     _, packet = given_packet
-    blobs = data.draw(st.permutations(packet.blobs) | st.lists(st.binary(max_size=5), max_size=4))
+    blobs = data.draw(
+        st.permutations(packet.blobs) | st.lists(st.binary(max_size=5), max_size=4)
+    )
     found = opened_or_refused(Packet(packet.header, packet.signature, tuple(blobs)))
-    assert (found == "malformed") == ([bytes(b) for b in blobs] != [bytes(b) for b in packet.blobs])
+    assert (found == "malformed") == (
+        [bytes(b) for b in blobs] != [bytes(b) for b in packet.blobs]
+    )
 
 
 @given(given_packet=packets())
-def test_a_signature_has_one_signer_and_one_spelling(given_packet: tuple[Message, Packet]) -> None:
+def test_a_signature_has_one_signer_and_one_spelling(
+    given_packet: tuple[Message, Packet],
+) -> None:
     """Another's signature and other spellings of the right one are refused."""
     _, packet = given_packet
     right = packet.signature
-    spellings = [right.upper(), f" {right}", f"{right}\n", f"{right[:64]} {right[64:]}", right + "00", right[:-2], ""]
-    for wrong in (STRANGER.sign(packet.header), *(each for each in spellings if each != right)):
-        assert opened_or_refused(Packet(packet.header, wrong, packet.blobs)) == "bad_signature"
+    spellings = [
+        right.upper(),
+        f" {right}",
+        f"{right}\n",
+        f"{right[:64]} {right[64:]}",
+        right + "00",
+        right[:-2],
+        "",
+    ]
+    for wrong in (
+        STRANGER.sign(packet.header),
+        *(each for each in spellings if each != right),
+    ):
+        assert (
+            opened_or_refused(Packet(packet.header, wrong, packet.blobs))
+            == "bad_signature"
+        )
 
 
 def test_a_message_larger_than_any_is_refused_before_it_is_read() -> None:
@@ -476,14 +591,24 @@ def test_a_message_larger_than_any_is_refused_before_it_is_read() -> None:
     assert opened_or_refused(signed(b"{}", (b"",) * (MAX_BLOBS + 1))) == "too_large"
 
 
-def test_a_kind_that_nobody_knows_and_bulk_that_a_kind_does_not_carry_are_refused() -> None:
+def test_a_kind_that_nobody_knows_and_bulk_that_a_kind_does_not_carry_are_refused() -> (
+    None
+):
     """However well they are signed."""
     header = json.loads(seal_packet(Hello(), SENDER, round=ROUND).header)
-    assert opened_or_refused(signed(json.dumps(header | {"kind": "hallo"}).encode())) == "malformed"
-    assert opened_or_refused(seal_packet(Hello(), SENDER, round=ROUND, blobs=[b""])) == "malformed"
+    assert (
+        opened_or_refused(signed(json.dumps(header | {"kind": "hallo"}).encode()))
+        == "malformed"
+    )
+    assert (
+        opened_or_refused(seal_packet(Hello(), SENDER, round=ROUND, blobs=[b""]))
+        == "malformed"
+    )
 
 
-def test_a_message_that_nobody_would_accept_is_not_sealed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_message_that_nobody_would_accept_is_not_sealed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The same limit holds for what is sent."""
     size = len(seal_packet(Hello(), SENDER, round=ROUND).header)
     monkeypatch.setattr(packet_module, "MAX_HEADER_BYTES", size)
@@ -516,18 +641,38 @@ entries: st.SearchStrategy[dict[str, Any]] = st.dictionaries(
 )
 records = st.dictionaries(
     st.sampled_from((HEADER, BULK, "other")),
-    entries.map(ConfigRecord) | arrays.map(ArrayRecord) | st.just(MetricRecord({"a": 1.0})),
+    entries.map(ConfigRecord)
+    | arrays.map(ArrayRecord)
+    | st.just(MetricRecord({"a": 1.0})),
     max_size=3,
 )
 
 
 @given(parts=records)
-@example(parts={HEADER: ConfigRecord({"header": b"", "signature": ""}), BULK: ArrayRecord({})})
-@example(parts={HEADER: ConfigRecord({"header": b"", "signature": "a" * 257}), BULK: ArrayRecord({})})
-@example(parts={HEADER: ConfigRecord({"header": b"", "signature": "", "blobs": [b"x"]})})
-@example(parts={HEADER: ConfigRecord({"header": b"", "signature": "", "blobs": [True]})})
-@example(parts={HEADER: ConfigRecord({"header": b"", "signature": "", "blobs": [b""] * 999})})
-def test_a_record_of_any_form_is_refused_or_holds_a_packet(parts: dict[str, Any]) -> None:
+@example(
+    parts={
+        HEADER: ConfigRecord({"header": b"", "signature": ""}),
+        BULK: ArrayRecord({}),
+    }
+)
+@example(
+    parts={
+        HEADER: ConfigRecord({"header": b"", "signature": "a" * 257}),
+        BULK: ArrayRecord({}),
+    }
+)
+@example(
+    parts={HEADER: ConfigRecord({"header": b"", "signature": "", "blobs": [b"x"]})}
+)
+@example(
+    parts={HEADER: ConfigRecord({"header": b"", "signature": "", "blobs": [True]})}
+)
+@example(
+    parts={HEADER: ConfigRecord({"header": b"", "signature": "", "blobs": [b""] * 999})}
+)
+def test_a_record_of_any_form_is_refused_or_holds_a_packet(
+    parts: dict[str, Any],
+) -> None:
     """What another app may send never raises anything but a refusal."""
     try:
         packet = from_record(RecordDict(parts))
@@ -541,7 +686,8 @@ def test_a_record_of_any_form_is_refused_or_holds_a_packet(parts: dict[str, Any]
 
 @given(
     blobs=st.lists(
-        st.binary(max_size=100) | st.sampled_from((32, 80)).flatmap(lambda n: st.binary(min_size=n, max_size=n))
+        st.binary(max_size=100)
+        | st.sampled_from((32, 80)).flatmap(lambda n: st.binary(min_size=n, max_size=n))
     )
 )
 def test_bulk_of_any_bytes_is_refused_or_has_its_shape(blobs: list[bytes]) -> None:

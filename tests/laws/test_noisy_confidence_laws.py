@@ -1,4 +1,6 @@
-"""How sure routers of sums under noise are: a temperature for any noise, lower where accuracy is known to be high."""
+"""How sure routers of sums under noise are: a temperature for any noise, lower where accuracy is
+known to be high.
+"""
 
 from __future__ import annotations
 
@@ -26,14 +28,24 @@ SURE = (90.0, 92.0)
 
 
 def temperature(
-    mode: PrivacyMode, prior: PublicPrior, noise: float, accuracy: tuple[float, float], seed: int = 0, count: int = 40
+    mode: PrivacyMode,
+    prior: PublicPrior,
+    noise: float,
+    accuracy: tuple[float, float],
+    seed: int = 0,
+    count: int = 40,
 ) -> float:
     """Of the router of three domains; noise: σ relative to what a document can move."""
     rng = np.random.default_rng(seed)
     sigma = round(noise * math.sqrt(moved_square(mode)))
     parts = summed(mode, prior, count)
-    drawn = [np.rint(rng.normal(0, sigma, each.column.shape)).astype(np.int64) for each in parts]
-    sums = np.stack([each.column + more for each, more in zip(parts, drawn, strict=True)], axis=1)
+    drawn = [
+        np.rint(rng.normal(0, sigma, each.column.shape)).astype(np.int64)
+        for each in parts
+    ]
+    sums = np.stack(
+        [each.column + more for each, more in zip(parts, drawn, strict=True)], axis=1
+    )
     known = sums[:-1], sums[-1], float(sigma) ** 2
     if mode == "columns":
         weights = solve_columns(*known, prior, ENCODER.scale)
@@ -44,7 +56,9 @@ def temperature(
 
 
 @given(st.floats(0.01, 7), st.integers(2, 150))
-def test_an_advantage_follows_from_the_accuracy_that_it_gives(advantage: float, domains: int) -> None:
+def test_an_advantage_follows_from_the_accuracy_that_it_gives(
+    advantage: float, domains: int
+) -> None:
     """Where accuracy still tells one advantage from another."""
     accuracy = rightly_chosen(advantage, domains)
     found = advantage_for(accuracy, domains)
@@ -59,24 +73,43 @@ def test_an_accuracy_that_no_advantage_gives_has_the_nearest() -> None:
 
 @modes
 @few_examples
-@given(seed=seeds, noise=st.floats(0, 1e6), low=st.floats(0, 100), width=st.floats(0, 100))
+@given(
+    seed=seeds, noise=st.floats(0, 1e6), low=st.floats(0, 100), width=st.floats(0, 100)
+)
 def test_whatever_noise_says_there_is_a_temperature(
-    mode: PrivacyMode, prior: PublicPrior, seed: int, noise: float, low: float, width: float
+    mode: PrivacyMode,
+    prior: PublicPrior,
+    seed: int,
+    noise: float,
+    low: float,
+    width: float,
 ) -> None:
     """It is positive and finite, which is all that a router asks of it."""
-    found = temperature(mode, prior, noise, (low, min(100.0, low + width)), seed, count=5)
+    found = temperature(
+        mode, prior, noise, (low, min(100.0, low + width)), seed, count=5
+    )
     assert 0 < found < math.inf
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_who_is_right_more_often_is_surer(mode: PrivacyMode, prior: PublicPrior) -> None:
+def test_who_is_right_more_often_is_surer(
+    mode: PrivacyMode, prior: PublicPrior
+) -> None:
     """The same weights have a lower temperature where held-out documents say that they do well."""
-    found = [temperature(mode, prior, 1.0, (middle - 1, middle + 1)) for middle in (50.0, 70.0, 90.0, 97.0)]
+    found = [
+        temperature(mode, prior, 1.0, (middle - 1, middle + 1))
+        for middle in (50.0, 70.0, 90.0, 97.0)
+    ]
     assert found == sorted(found, reverse=True) and found[0] > 1.5 * found[-1]
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_an_accuracy_that_is_not_known_counts_for_little(mode: PrivacyMode, prior: PublicPrior) -> None:
+def test_an_accuracy_that_is_not_known_counts_for_little(
+    mode: PrivacyMode, prior: PublicPrior
+) -> None:
     """Between an interval of everything and one of nothing the public guess has its say."""
-    unsure, low, high = (temperature(mode, prior, 1.0, ends) for ends in ((0.0, 100.0), (40.0, 42.0), SURE))
+    unsure, low, high = (
+        temperature(mode, prior, 1.0, ends)
+        for ends in ((0.0, 100.0), (40.0, 42.0), SURE)
+    )
     assert high < unsure < low

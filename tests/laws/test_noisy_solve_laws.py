@@ -1,4 +1,6 @@
-"""Routers of sums under noise: ordinary weights, steady whatever the noise says, and the domains' own directions."""
+"""Routers of sums under noise: ordinary weights, steady whatever the noise says, and the domains'
+own directions.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ridgeway.common.privacy import noisy_solve
-from ridgeway.common.privacy.document_bound import DocumentSums, PrivacyMode, bounded_sums, moved_square
+from ridgeway.common.privacy.document_bound import (
+    DocumentSums,
+    PrivacyMode,
+    bounded_sums,
+    moved_square,
+)
 from ridgeway.common.privacy.document_vectors import VECTOR_LENGTH, document_vectors
 from ridgeway.common.privacy.noisy_solve import Matrix, solve_columns, solve_full
 from ridgeway.common.privacy.public_prior import Integers, PublicPrior, make_prior
@@ -27,7 +34,10 @@ def texts(domain: int, count: int, seed: int = 0) -> list[str]:
     """Texts that use the letters of their own third of the alphabet five times as often."""
     rng = np.random.default_rng([domain, seed])
     shares = np.where(np.arange(len(LETTERS)) % 3 == domain, 5.0, 1.0)
-    return ["".join(rng.choice(list(LETTERS), 40, p=shares / shares.sum())) for _ in range(count)]
+    return [
+        "".join(rng.choice(list(LETTERS), 40, p=shares / shares.sum()))
+        for _ in range(count)
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -36,43 +46,79 @@ def prior() -> PublicPrior:
 
 
 def summed(mode: PrivacyMode, prior: PublicPrior, count: int) -> list[DocumentSums]:
-    encoded = [ENCODER.tokenizer.encode_many(texts(domain, count)) for domain in range(3)]
-    return [bounded_sums(mode, document_vectors(prior, *each, ENCODER.table)) for each in encoded]
+    encoded = [
+        ENCODER.tokenizer.encode_many(texts(domain, count)) for domain in range(3)
+    ]
+    return [
+        bounded_sums(mode, document_vectors(prior, *each, ENCODER.table))
+        for each in encoded
+    ]
 
 
-def solved(mode: PrivacyMode, parts: list[DocumentSums], noise: float, prior: PublicPrior, seed: int = 0) -> Matrix:
+def solved(
+    mode: PrivacyMode,
+    parts: list[DocumentSums],
+    noise: float,
+    prior: PublicPrior,
+    seed: int = 0,
+) -> Matrix:
     """The router of these domains' sums; noise: σ relative to what a document can move."""
     rng, sigma = np.random.default_rng(seed), round(noise * moved_square(mode) ** 0.5)
-    noisy = [each.column + np.rint(rng.normal(0, sigma, each.column.shape)).astype(np.int64) for each in parts]
+    noisy = [
+        each.column + np.rint(rng.normal(0, sigma, each.column.shape)).astype(np.int64)
+        for each in parts
+    ]
     columns: Integers = np.stack(noisy, axis=1)
     if mode == "columns":
         return solve_columns(columns[:-1], columns[-1], sigma**2, prior, ENCODER.scale)
     products = reduce(add, (each.products for each in parts))
-    drawn = np.triu(np.rint(rng.normal(0, sigma / 2**0.5, products.shape)).astype(np.int64), 1)
-    return solve_full(products + drawn + drawn.T, columns[:-1], columns[-1], sigma**2, prior, ENCODER.scale)
+    drawn = np.triu(
+        np.rint(rng.normal(0, sigma / 2**0.5, products.shape)).astype(np.int64), 1
+    )
+    return solve_full(
+        products + drawn + drawn.T,
+        columns[:-1],
+        columns[-1],
+        sigma**2,
+        prior,
+        ENCODER.scale,
+    )
 
 
 def scores(weights: Matrix, given_texts: list[str]) -> Matrix:
     """What a router that averages over tokens makes of texts."""
-    rows = [ENCODER.table[ENCODER.tokenizer.encode(text)].mean(axis=0) * ENCODER.scale for text in given_texts]
+    rows = [
+        ENCODER.table[ENCODER.tokenizer.encode(text)].mean(axis=0) * ENCODER.scale
+        for text in given_texts
+    ]
     return np.asarray(np.array(rows) @ weights[:-1] + weights[-1])
 
 
 @modes
-def test_the_router_finds_the_domains_again(mode: PrivacyMode, prior: PublicPrior) -> None:
+def test_the_router_finds_the_domains_again(
+    mode: PrivacyMode, prior: PublicPrior
+) -> None:
     """With little noise for many documents nine texts in ten go where they belong."""
     weights = solved(mode, summed(mode, prior, 400), 3.0, prior)
     for domain in range(3):
-        assert (scores(weights, texts(domain, 100, seed=1)).argmax(axis=1) == domain).mean() > 0.9
+        assert (
+            scores(weights, texts(domain, 100, seed=1)).argmax(axis=1) == domain
+        ).mean() > 0.9
 
 
 @modes
-def test_halfway_between_all_domains_none_is_ahead(mode: PrivacyMode, prior: PublicPrior) -> None:
-    """Whitening and centring are folded into the weights: the embedding of the domains' centre scores 1/C for each."""
+def test_halfway_between_all_domains_none_is_ahead(
+    mode: PrivacyMode, prior: PublicPrior
+) -> None:
+    """Whitening and centring are folded into the weights: the embedding of the domains' centre
+    scores 1/C for each.
+    """
     parts = summed(mode, prior, 50)
     weights = solved(mode, parts, 0, prior)
     columns = np.stack([each.column for each in parts], axis=1)
-    centre = noisy_solve.noisy_means(mode, columns[:-1], columns[-1], 0.0).means.mean(axis=0)
+    centre = noisy_solve.noisy_means(mode, columns[:-1], columns[-1], 0.0).means.mean(
+        axis=0
+    )
     whitening = prior.tokens.scaled
     middle = prior.tokens.centre
     embedding = middle + np.linalg.solve(whitening, noisy_solve.TYPICAL_LENGTH * centre)
@@ -81,28 +127,43 @@ def test_halfway_between_all_domains_none_is_ahead(mode: PrivacyMode, prior: Pub
 
 @modes
 @given(seed=seeds, noise=st.floats(0, 1e6))
-def test_whatever_noise_says_there_is_a_router(mode: PrivacyMode, prior: PublicPrior, seed: int, noise: float) -> None:
-    """Counts below zero and matrices that are not positive definite are what noise gives; weights are finite always."""
+def test_whatever_noise_says_there_is_a_router(
+    mode: PrivacyMode, prior: PublicPrior, seed: int, noise: float
+) -> None:
+    """Counts below zero and matrices that are not positive definite are what noise gives; weights
+    are finite always.
+    """
     assert np.isfinite(solved(mode, summed(mode, prior, 5), noise, prior, seed)).all()
 
 
 @modes
-def test_noise_alone_puts_no_domain_ahead(mode: PrivacyMode, prior: PublicPrior) -> None:
-    """What noise explains is taken back: nothing is learnt from so few documents, and nothing is made up."""
+def test_noise_alone_puts_no_domain_ahead(
+    mode: PrivacyMode, prior: PublicPrior
+) -> None:
+    """What noise explains is taken back: nothing is learnt from so few documents, and nothing is
+    made up.
+    """
     weights = solved(mode, summed(mode, prior, 5), 1e6, prior)
     found = scores(weights, texts(0, 50))
     assert np.ptp(found, axis=1).max() <= 0.2 * np.abs(found).max()
 
 
 @modes
-def test_a_corpus_twice_gives_the_same_router(mode: PrivacyMode, prior: PublicPrior) -> None:
+def test_a_corpus_twice_gives_the_same_router(
+    mode: PrivacyMode, prior: PublicPrior
+) -> None:
     """Domains weigh alike, however large they are."""
     parts = summed(mode, prior, 30)
-    assert np.allclose(solved(mode, [each + each for each in parts], 0, prior), solved(mode, parts, 0, prior))
+    assert np.allclose(
+        solved(mode, [each + each for each in parts], 0, prior),
+        solved(mode, parts, 0, prior),
+    )
 
 
 @modes
-def test_the_order_of_domains_is_of_no_account(mode: PrivacyMode, prior: PublicPrior) -> None:
+def test_the_order_of_domains_is_of_no_account(
+    mode: PrivacyMode, prior: PublicPrior
+) -> None:
     """A domain's column follows it."""
     parts = summed(mode, prior, 30)
     turned = solved(mode, parts[1:] + parts[:1], 0, prior)
@@ -110,7 +171,9 @@ def test_the_order_of_domains_is_of_no_account(mode: PrivacyMode, prior: PublicP
 
 
 def test_full_sums_learn_how_documents_vary(prior: PublicPrior) -> None:
-    """Without noise the variation within domains is the documents' own, symmetric and positive definite."""
+    """Without noise the variation within domains is the documents' own, symmetric and positive
+    definite.
+    """
     parts = summed("full", prior, 200)
     columns = np.stack([each.column for each in parts], axis=1)
     found = noisy_solve.noisy_means("full", columns[:-1], columns[-1], 0.0)
@@ -119,5 +182,10 @@ def test_full_sums_learn_how_documents_vary(prior: PublicPrior) -> None:
     expected = products / 600 - sum(np.outer(each, each) for each in found.means) / 3
     values = np.linalg.eigvalsh(expected)
     assert np.allclose(within, within.T) and np.linalg.eigvalsh(within)[0] > 0
-    assert values[0] < noisy_solve.LEAST_EIGENVALUE * values.mean() or np.allclose(within, expected, atol=1e-6)
-    assert np.allclose(np.linalg.eigvalsh(within), np.maximum(values, noisy_solve.LEAST_EIGENVALUE * values.mean()))
+    assert values[0] < noisy_solve.LEAST_EIGENVALUE * values.mean() or np.allclose(
+        within, expected, atol=1e-6
+    )
+    assert np.allclose(
+        np.linalg.eigvalsh(within),
+        np.maximum(values, noisy_solve.LEAST_EIGENVALUE * values.mean()),
+    )

@@ -1,4 +1,6 @@
-"""Dividing a corpus, over files, threads and runs, never changes what it adds up to; nor does holding text out."""
+"""Dividing a corpus, over files, threads and runs, never changes what it adds up to; nor does
+holding text out.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ shares = st.sampled_from([0.0, 0.2, 0.5, 0.8])
 
 @contextmanager
 def small_pieces(batch: int, limit: int) -> Iterator[Path]:
-    """An empty folder, while batches and documents are small enough for little text to fill several."""
+    """An empty folder, while batches and documents are small enough for little text to fill
+    several.
+    """
     with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(ridgeway.client.sums.piece_batches, "BATCH_DOCUMENTS", batch)
         patch.setattr(ridgeway.client.sums.corpus, "DOCUMENT_LIMIT", limit)
@@ -49,13 +53,20 @@ class Summed:
 
     def write(self, pieces: list[list[str]]) -> list[Path]:
         place = self.folder / f"corpus{next(self._names)}"
-        return [write_jsonl(place / f"{number}.jsonl", piece) for number, piece in enumerate(pieces)]
+        return [
+            write_jsonl(place / f"{number}.jsonl", piece)
+            for number, piece in enumerate(pieces)
+        ]
 
-    def prepare(self, roots: list[Path], holdout: float, threads: int = 1) -> Statistics | None:
+    def prepare(
+        self, roots: list[Path], holdout: float, threads: int = 1
+    ) -> Statistics | None:
         """None for a corpus without anything to sum."""
         work = job(*roots, window=self.window, holdout=holdout, threads=threads)
         try:
-            return prepare(work, self.encoder, self.folder / f"cache{next(self._names)}").prepared.statistics
+            return prepare(
+                work, self.encoder, self.folder / f"cache{next(self._names)}"
+            ).prepared.statistics
         except CorpusError:
             return None
 
@@ -79,21 +90,41 @@ def same(one: Statistics | None, other: Statistics | None) -> bool:
     data=st.data(),
 )
 def test_dividing_a_corpus_leaves_its_statistics_unchanged(
-    encoder: TableEncoder, corpus: list[str], holdout: float, threads: int, window: int, limit: int, data: st.DataObject
+    encoder: TableEncoder,
+    corpus: list[str],
+    holdout: float,
+    threads: int,
+    window: int,
+    limit: int,
+    data: st.DataObject,
 ) -> None:
-    """Cut into files in any way, named in any order, on any number of threads: together, and added up one by one."""
-    files = data.draw(st.lists(st.integers(0, 3), min_size=len(corpus), max_size=len(corpus)))
-    pieces = [[text for text, file in zip(corpus, files, strict=True) if file == number] for number in range(4)]
+    """Cut into files in any way, named in any order, on any number of threads: together, and added
+    up one by one.
+    """
+    files = data.draw(
+        st.lists(st.integers(0, 3), min_size=len(corpus), max_size=len(corpus))
+    )
+    pieces = [
+        [text for text, file in zip(corpus, files, strict=True) if file == number]
+        for number in range(4)
+    ]
     with small_pieces(batch=3, limit=limit) as folder:
         summed = Summed(folder, encoder, window)
         whole = summed.prepare(summed.write([corpus]), holdout)
         paths = data.draw(st.permutations(summed.write(pieces)))
         assert same(summed.prepare(paths, holdout, threads), whole)
-        assert same(added([summed.prepare([path], holdout, threads) for path in paths]), whole)
+        assert same(
+            added([summed.prepare([path], holdout, threads) for path in paths]), whole
+        )
 
 
 @few_examples
-@given(corpus=corpora, holdout=shares, window=st.integers(1, 9), limit=st.sampled_from([8, 1000]))
+@given(
+    corpus=corpora,
+    holdout=shares,
+    window=st.integers(1, 9),
+    limit=st.sampled_from([8, 1000]),
+)
 def test_sums_and_held_out_documents_make_up_the_corpus(
     encoder: TableEncoder, corpus: list[str], holdout: float, window: int, limit: int
 ) -> None:
@@ -103,7 +134,9 @@ def test_sums_and_held_out_documents_make_up_the_corpus(
         [path] = summed.write([corpus])
         held_out = list(held_out_documents(job(path, holdout=holdout), Counters()))
         rest = summed.prepare(summed.write([held_out]), 0.0)
-        assert same(added([summed.prepare([path], holdout), rest]), summed.prepare([path], 0.0))
+        assert same(
+            added([summed.prepare([path], holdout), rest]), summed.prepare([path], 0.0)
+        )
         assert (rest is None) == (not held_out)
 
 
@@ -112,19 +145,35 @@ def test_sums_and_held_out_documents_make_up_the_corpus(
 def test_what_is_held_out_never_changes(
     corpus: list[str], more: list[str], holdout: float, data: st.DataObject
 ) -> None:
-    """A document's own words decide, whatever stands beside it, in whatever file, in whatever order."""
+    """A document's own words decide, whatever stands beside it, in whatever file, in whatever
+    order.
+    """
     with small_pieces(batch=3, limit=1000) as folder:
         alone = write_jsonl(folder / "alone.jsonl", corpus)
-        among = write_jsonl(folder / "among.jsonl", data.draw(st.permutations(corpus + more)))
+        among = write_jsonl(
+            folder / "among.jsonl", data.draw(st.permutations(corpus + more))
+        )
         first = Counter(held_out_documents(job(alone, holdout=holdout), Counters()))
         second = Counter(held_out_documents(job(among, holdout=holdout), Counters()))
-        assert first == Counter(text for text in corpus if text.strip() and is_held_out(text, holdout))
-        assert second == first + Counter(text for text in more if text.strip() and is_held_out(text, holdout))
+        assert first == Counter(
+            text for text in corpus if text.strip() and is_held_out(text, holdout)
+        )
+        assert second == first + Counter(
+            text for text in more if text.strip() and is_held_out(text, holdout)
+        )
 
 
-@given(text=texts, share=st.floats(0, 1, exclude_max=True), larger=st.floats(0, 1, exclude_max=True))
-def test_a_larger_share_holds_out_the_same_documents_and_more(text: str, share: float, larger: float) -> None:
-    """Raising the share never returns a document to the sums; a share of nothing holds out nothing."""
+@given(
+    text=texts,
+    share=st.floats(0, 1, exclude_max=True),
+    larger=st.floats(0, 1, exclude_max=True),
+)
+def test_a_larger_share_holds_out_the_same_documents_and_more(
+    text: str, share: float, larger: float
+) -> None:
+    """Raising the share never returns a document to the sums; a share of nothing holds out
+    nothing.
+    """
     share, larger = sorted((share, larger))
     assert is_held_out(text, larger) or not is_held_out(text, share)
     assert not is_held_out(text, 0.0)

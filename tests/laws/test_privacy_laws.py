@@ -1,4 +1,6 @@
-"""Laws of document privacy: how far a document moves a sum, what noise costs, and that the noise is what it says."""
+"""Laws of document privacy: how far a document moves a sum, what noise costs, and that the noise is
+what it says.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,15 @@ from scipy import stats
 from ridgeway.common.base.errors import BoundExceeded, InputError
 from ridgeway.common.masking.agreement import threshold_for
 from ridgeway.common.privacy import document_bound
-from ridgeway.common.privacy.accountant import DISCRETE, EXACT, SMALLEST_SIGMA, epsilon_of, in_all, rho_for, sigma_for
+from ridgeway.common.privacy.accountant import (
+    DISCRETE,
+    EXACT,
+    SMALLEST_SIGMA,
+    epsilon_of,
+    in_all,
+    rho_for,
+    sigma_for,
+)
 from ridgeway.common.privacy.discrete_gaussian import MAX_SIGMA, discrete_gaussian
 from ridgeway.common.privacy.document_bound import (
     EXACT_BOUND,
@@ -33,17 +43,29 @@ from ridgeway.common.privacy.document_bound import (
     moved_square,
 )
 from ridgeway.common.privacy.document_vectors import VECTOR_LENGTH, document_vectors
-from ridgeway.common.privacy.privacy_settings import Privacy, check_privacy, delta_warning
+from ridgeway.common.privacy.privacy_settings import (
+    Privacy,
+    check_privacy,
+    delta_warning,
+)
 from ridgeway.common.privacy.public_prior import PublicPrior, Whitening
 from ridgeway.common.protocol.cohort import MAX_HOLDERS
 from ridgeway.common.statistics.sums import SUM_BOUND
-from ridgeway.coordinator.solving.private_release import likeliest_counts, noisy_accuracy
+from ridgeway.coordinator.solving.private_release import (
+    likeliest_counts,
+    noisy_accuracy,
+)
 from tests.support.tiny import LETTERS, tiny_encoder
 
 WIDTH = 3
 VECTOR_OF_3 = [-5, -2, 0, 1, -1, -1, 0, -2, -1, -2, 1, -1]
 VECTOR_OF_353_299 = [387376, 403165, 255052, -262294, 223789, 861333]
-VECTOR_OF_THE_LARGEST = [494447118812445, -151571898244686, 84255236633349, -351468830026285]
+VECTOR_OF_THE_LARGEST = [
+    494447118812445,
+    -151571898244686,
+    84255236633349,
+    -351468830026285,
+]
 EASE = ((0.5, 0.51), (0.6, 1.0), (0.94, 0.96), (0.98, 1.0))
 """Between which chances documents reach their domain."""
 ROUNDS = 700
@@ -63,45 +85,74 @@ def seeded(seed: str) -> Callable[[int], bytes]:
 
 @st.composite
 def rows(draw: st.DrawFn, most: int = 6) -> Integers:
-    """Documents: any integers, brought back to the bound where they are beyond it, as whoever makes rows must."""
-    number = st.one_of(st.sampled_from((-VECTOR_LENGTH, 0, VECTOR_LENGTH)), st.integers(-VECTOR_LENGTH, VECTOR_LENGTH))
-    drawn = draw(st.lists(st.lists(number, min_size=WIDTH, max_size=WIDTH), max_size=most))
-    fitting = [[0] * at + row[at : at + 1] + [0] * (WIDTH - at - 1) for row in drawn for at in [len(drawn) % WIDTH]]
+    """Documents: any integers, brought back to the bound where they are beyond it, as whoever makes
+    rows must.
+    """
+    number = st.one_of(
+        st.sampled_from((-VECTOR_LENGTH, 0, VECTOR_LENGTH)),
+        st.integers(-VECTOR_LENGTH, VECTOR_LENGTH),
+    )
+    drawn = draw(
+        st.lists(st.lists(number, min_size=WIDTH, max_size=WIDTH), max_size=most)
+    )
+    fitting = [
+        [0] * at + row[at : at + 1] + [0] * (WIDTH - at - 1)
+        for row in drawn
+        for at in [len(drawn) % WIDTH]
+    ]
     small = [[value // 2 for value in row] for row in drawn]  # of length √3/2 at most
     return np.array([*fitting, *small], dtype=np.int64).reshape(-1, WIDTH)
 
 
 def moved(one: DocumentSums, other: DocumentSums) -> int:
-    """The square of how far two sums are apart, by plain integers; a product of two features counts twice."""
+    """The square of how far two sums are apart, by plain integers; a product of two features counts
+    twice.
+    """
     products = [[int(value) for value in row] for row in one.products - other.products]
-    return sum(value**2 for row in products for value in row) + sum(int(v) ** 2 for v in one.column - other.column)
+    return sum(value**2 for row in products for value in row) + sum(
+        int(v) ** 2 for v in one.column - other.column
+    )
 
 
 @given(rows(), rows(1), MODES)
 def test_a_document_never_moves_the_sums_by_more_than_the_bound(
     some: Integers, new: Integers, mode: PrivacyMode
 ) -> None:
-    """Whatever the documents say: one more or one less is within the bound, one for another within twice its length."""
+    """Whatever the documents say: one more or one less is within the bound, one for another within
+    twice its length.
+    """
     before = bounded_sums(mode, some)
     for row in new:
-        assert moved(bounded_sums(mode, np.vstack([some, row])), before) <= moved_square(mode)
+        assert moved(
+            bounded_sums(mode, np.vstack([some, row])), before
+        ) <= moved_square(mode)
         for place in range(len(some)):
             left = np.delete(some, place, axis=0)
             assert moved(bounded_sums(mode, left), before) <= moved_square(mode)
-            assert moved(bounded_sums(mode, np.vstack([left, row])), before) <= 4 * moved_square(mode)
+            assert moved(
+                bounded_sums(mode, np.vstack([left, row])), before
+            ) <= 4 * moved_square(mode)
 
 
 def test_the_bound_is_met() -> None:
     """It is no larger than it must be: the longest row moves the sums by just so much."""
     longest = np.array([[VECTOR_LENGTH, 0, 0]], dtype=np.int64)
     for mode in ("columns", "full"):
-        assert moved(bounded_sums(mode, longest), empty_sums(mode, WIDTH)) == moved_square(mode)
+        assert moved(
+            bounded_sums(mode, longest), empty_sums(mode, WIDTH)
+        ) == moved_square(mode)
     assert moved_square("columns") <= UNIT**2
 
 
 @pytest.mark.parametrize(
     "row",
-    [[VECTOR_LENGTH + 1, 0, 0], [VECTOR_LENGTH, 1, 0], [-VECTOR_LENGTH - 1, 0, 0], [1 << 40, 0, 0], [-(1 << 63), 0, 0]],
+    [
+        [VECTOR_LENGTH + 1, 0, 0],
+        [VECTOR_LENGTH, 1, 0],
+        [-VECTOR_LENGTH - 1, 0, 0],
+        [1 << 40, 0, 0],
+        [-(1 << 63), 0, 0],
+    ],
 )
 def test_a_row_beyond_the_bound_is_refused(row: list[int]) -> None:
     """By one unit, or by so much that its square would wrap around."""
@@ -114,7 +165,9 @@ def test_a_row_beyond_the_bound_is_refused(row: list[int]) -> None:
 
 
 @given(rows(), rows(), MODES)
-def test_sums_of_documents_add_up(one: Integers, other: Integers, mode: PrivacyMode) -> None:
+def test_sums_of_documents_add_up(
+    one: Integers, other: Integers, mode: PrivacyMode
+) -> None:
     """The sums of two corpora, added, are the sums of both together."""
     added = bounded_sums(mode, one) + bounded_sums(mode, other)
     both = bounded_sums(mode, np.vstack([one, other]))
@@ -123,24 +176,36 @@ def test_sums_of_documents_add_up(one: Integers, other: Integers, mode: PrivacyM
 
 @given(MODES, st.integers(1, MAX_HOLDERS), st.integers(0, 2 * WIDTH - 1))
 def test_no_total_leaves_64_bits(mode: PrivacyMode, members: int, corner: int) -> None:
-    """So many members with as many documents as each may have, all of them as long as can be and alike.
+    """So many members with as many documents as each may have, all of them as long as can be and
+    alike.
 
-    The total of one document is multiplied in Python's integers; noise of 80 σ, the largest there is, comes on top.
+    The total of one document is multiplied in Python's integers; noise of 80 σ, the largest there
+    is, comes on top.
     """
     row = np.zeros((1, WIDTH), np.int64)
     row[0, corner % WIDTH] = VECTOR_LENGTH * (-1 if corner >= WIDTH else 1)
     one = bounded_sums(mode, row)
-    largest = max(abs(int(value)) for part in (one.products, one.column) for value in part.ravel())
+    largest = max(
+        abs(int(value)) for part in (one.products, one.column) for value in part.ravel()
+    )
     most = max_documents(mode, members)
     check_documents(mode, most, members)
-    assert largest * most * members + 80 * MAX_SIGMA * math.isqrt(members) < SUM_BOUND < 1 << 63
-    assert largest * (most + 1) * members >= EXACT_BOUND  # and it is no smaller than it must be
+    assert (
+        largest * most * members + 80 * MAX_SIGMA * math.isqrt(members)
+        < SUM_BOUND
+        < 1 << 63
+    )
+    assert (
+        largest * (most + 1) * members >= EXACT_BOUND
+    )  # and it is no smaller than it must be
     with pytest.raises(BoundExceeded, match=f"{most + 1:,} documents are too many"):
         check_documents(mode, most + 1, members)
 
 
 @pytest.mark.parametrize("mode", ["columns", "full"])
-def test_sums_that_would_leave_64_bits_are_not_made(mode: PrivacyMode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sums_that_would_leave_64_bits_are_not_made(
+    mode: PrivacyMode, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One document more than may be summed is refused."""
     each = EXACT_BOUND // max_documents(mode)
     monkeypatch.setattr(document_bound, "EXACT_BOUND", 3 * each + 1)
@@ -154,9 +219,13 @@ def test_sums_that_would_leave_64_bits_are_not_added(mode: PrivacyMode) -> None:
     """At the bound they are exact; one document more is refused, before anything wraps around."""
     longest = bounded_sums(mode, np.array([[VECTOR_LENGTH, 0, 0]], dtype=np.int64))
     most = max_documents(mode)
-    many = DocumentSums(mode, longest.products * (most - 1), longest.column * (most - 1))
+    many = DocumentSums(
+        mode, longest.products * (most - 1), longest.column * (most - 1)
+    )
     full = many + longest
-    assert full.documents == most and int(full.column[0]) == most * int(longest.column[0])
+    assert full.documents == most and int(full.column[0]) == most * int(
+        longest.column[0]
+    )
     with pytest.raises(BoundExceeded, match="without overflowing 64 bits"):
         full + longest
 
@@ -171,18 +240,29 @@ def test_sums_that_would_leave_64_bits_are_not_added(mode: PrivacyMode) -> None:
 def test_no_text_and_no_encoder_moves_the_sums_further(
     others: list[str], new: str, seed: int, prior_seed: int, mode: PrivacyMode
 ) -> None:
-    """From text to sums, with tables and priors that nobody has looked at: one document is within the bound."""
+    """From text to sums, with tables and priors that nobody has looked at: one document is within
+    the bound.
+    """
     encoder, random = tiny_encoder(WIDTH, seed), np.random.default_rng(prior_seed)
     whitening = random.integers(-(1 << 28), 1 << 28, (WIDTH, WIDTH), dtype=np.int32)
-    prior = PublicPrior(encoder.fingerprint, Whitening(random.integers(-(1 << 19), 1 << 19, WIDTH), whitening, 20))
+    prior = PublicPrior(
+        encoder.fingerprint,
+        Whitening(random.integers(-(1 << 19), 1 << 19, WIDTH), whitening, 20),
+    )
 
     def sums(texts: list[str]) -> DocumentSums:
-        ids, lengths = encoder.tokenizer.encode_many(texts) if texts else (np.empty(0, np.int32), np.empty(0, np.int64))
+        ids, lengths = (
+            encoder.tokenizer.encode_many(texts)
+            if texts
+            else (np.empty(0, np.int32), np.empty(0, np.int64))
+        )
         return bounded_sums(mode, document_vectors(prior, ids, lengths, encoder.table))
 
     before = sums(others)
     assert moved(sums([*others, new]), before) <= moved_square(mode)
-    assert moved(sums([new, *others[1:]]), before) <= (4 if others else 1) * moved_square(mode)
+    assert moved(sums([new, *others[1:]]), before) <= (
+        4 if others else 1
+    ) * moved_square(mode)
 
 
 # Noise
@@ -190,16 +270,22 @@ def test_no_text_and_no_encoder_moves_the_sums_further(
 
 @pytest.mark.parametrize("sigma", [1, 2, 7, 100, 353_299, 31_430_770_429])
 def test_noise_is_distributed_as_it_says(sigma: int) -> None:
-    """By the chances where they can be listed, else by those of the normal distribution, which are as near."""
+    """By the chances where they can be listed, else by those of the normal distribution, which are
+    as near.
+    """
     size = 40_000
     drawn = discrete_gaussian(sigma, size, seeded(f"distribution {sigma}"))
     edges = np.unique(np.floor(np.linspace(-3, 3, 41) * sigma)) + 0.5
     if sigma <= 100:
         values = np.arange(-40.0 * sigma, 40 * sigma + 1)
         weights = np.exp(-(values**2) / (2 * sigma**2))
-        chances = np.bincount(np.searchsorted(edges, values), weights / weights.sum(), len(edges) + 1).astype(float)
+        chances = np.bincount(
+            np.searchsorted(edges, values), weights / weights.sum(), len(edges) + 1
+        ).astype(float)
     else:
-        chances = np.diff(stats.norm.cdf(np.concatenate([[-math.inf], edges, [math.inf]]) / sigma))
+        chances = np.diff(
+            stats.norm.cdf(np.concatenate([[-math.inf], edges, [math.inf]]) / sigma)
+        )
     met = np.bincount(np.searchsorted(edges, drawn), minlength=len(edges) + 1)
     assert stats.chisquare(met, chances * size).pvalue > 1e-4
 
@@ -218,14 +304,21 @@ def test_numbers_do_not_depend_on_their_neighbours() -> None:
 
 
 def test_noise_is_a_function_of_the_random_bytes() -> None:
-    """Fixed bytes give these very numbers, on every machine: the arithmetic is of integers alone."""
+    """Fixed bytes give these very numbers, on every machine: the arithmetic is of integers
+    alone.
+    """
     assert discrete_gaussian(3, 12, seeded("vector")).tolist() == VECTOR_OF_3
     assert discrete_gaussian(353_299, 6, seeded("vector")).tolist() == VECTOR_OF_353_299
-    assert discrete_gaussian(MAX_SIGMA, 4, seeded("vector")).tolist() == VECTOR_OF_THE_LARGEST
+    assert (
+        discrete_gaussian(MAX_SIGMA, 4, seeded("vector")).tolist()
+        == VECTOR_OF_THE_LARGEST
+    )
 
 
 def test_without_seeds_no_two_draws_are_alike() -> None:
-    assert discrete_gaussian(1 << 40, 8).tolist() != discrete_gaussian(1 << 40, 8).tolist()
+    assert (
+        discrete_gaussian(1 << 40, 8).tolist() != discrete_gaussian(1 << 40, 8).tolist()
+    )
 
 
 @pytest.mark.parametrize("sigma", [0, -1, MAX_SIGMA + 1])
@@ -242,12 +335,18 @@ EPSILONS = (0.1, 0.3, 1.0, 3.0, 8.0)
 
 @pytest.mark.parametrize("epsilon", EPSILONS)
 @pytest.mark.parametrize("delta", [1e-6, 1e-8, 1e-10, 1e-12])
-def test_cost_is_never_below_what_others_compute_and_hardly_above(epsilon: float, delta: float) -> None:
-    """dp-accounting's analytic ε of the noise that is drawn is at most ours, and ours at most 0.5 % larger."""
+def test_cost_is_never_below_what_others_compute_and_hardly_above(
+    epsilon: float, delta: float
+) -> None:
+    """dp-accounting's analytic ε of the noise that is drawn is at most ours, and ours at most 0.5 %
+    larger.
+    """
     from dp_accounting import get_epsilon_gaussian
 
     privacy = Privacy(mode="columns", epsilon=epsilon, delta=delta, prior="0" * 64)
-    tight = get_epsilon_gaussian(privacy.sigma / math.sqrt(moved_square("columns")), delta)
+    tight = get_epsilon_gaussian(
+        privacy.sigma / math.sqrt(moved_square("columns")), delta
+    )
     assert tight <= epsilon_of(privacy.rho, delta) <= epsilon
     assert epsilon <= 1.005 * tight
 
@@ -260,14 +359,22 @@ def test_cost_of_several_rounds_agrees_with_others(times: int) -> None:
 
     privacy = Privacy(mode="columns", epsilon=0.5, prior="0" * 64)
     judge = pld.PLDAccountant()
-    event = dp_accounting.GaussianDpEvent(privacy.sigma / math.sqrt(moved_square("columns")))
+    event = dp_accounting.GaussianDpEvent(
+        privacy.sigma / math.sqrt(moved_square("columns"))
+    )
     judge.compose(dp_accounting.SelfComposedDpEvent(event, times))
-    assert math.isclose(judge.get_epsilon(1e-8), epsilon_of(in_all([privacy.rho] * times), 1e-8), rel_tol=2e-3)
+    assert math.isclose(
+        judge.get_epsilon(1e-8),
+        epsilon_of(in_all([privacy.rho] * times), 1e-8),
+        rel_tol=2e-3,
+    )
 
 
 @given(st.floats(-18, 6), st.sampled_from((1e-3, 1e-8, 1e-12, 1e-30)))
 def test_cost_is_that_of_eighty_digits(power: float, delta: float) -> None:
-    """From the smallest μ to the largest, δ at our ε is met, and 1 part in 100,000 below it is not."""
+    """From the smallest μ to the largest, δ at our ε is met, and 1 part in 100,000 below it is
+    not.
+    """
     from mpmath import erfc, exp, mp, mpf, sqrt
 
     rho = Fraction(10**power)
@@ -293,28 +400,46 @@ def test_exact_output_costs_everything() -> None:
 def test_noise_is_never_so_small_that_its_steps_show() -> None:
     """The accountant's argument about discrete noise is for σ of 2¹² and more."""
     assert sigma_for(1, Fraction(1, 2)) == SMALLEST_SIGMA
-    assert sigma_for(UNIT**2, Fraction(1, 2)) == UNIT and sigma_for(UNIT**2 + 1, Fraction(1, 2)) == UNIT + 1
-    assert Privacy(mode="columns", epsilon=20.0, delta=1e-3, prior="0" * 64).count_sigma > SMALLEST_SIGMA
+    assert (
+        sigma_for(UNIT**2, Fraction(1, 2)) == UNIT
+        and sigma_for(UNIT**2 + 1, Fraction(1, 2)) == UNIT + 1
+    )
+    assert (
+        Privacy(mode="columns", epsilon=20.0, delta=1e-3, prior="0" * 64).count_sigma
+        > SMALLEST_SIGMA
+    )
     assert Fraction(SMALLEST_SIGMA**2, SMALLEST_SIGMA**2 - 4**2) <= Fraction(DISCRETE)
 
 
 @given(st.floats(0.01, 20), st.floats(1e-12, 1e-3), MODES)
-def test_sigma_is_never_too_small(epsilon: float, delta: float, mode: PrivacyMode) -> None:
-    """The noise costs what the terms say or less, σ one smaller would not do, and products have half the variance."""
+def test_sigma_is_never_too_small(
+    epsilon: float, delta: float, mode: PrivacyMode
+) -> None:
+    """The noise costs what the terms say or less, σ one smaller would not do, and products have
+    half the variance.
+    """
     privacy = Privacy(mode=mode, epsilon=epsilon, delta=delta, prior="0" * 64)
     cost = Fraction(moved_square(mode), 2)
     assert cost / privacy.sigma**2 <= privacy.rho < cost / (privacy.sigma - 1) ** 2
     assert epsilon_of(privacy.rho, delta) <= epsilon
-    assert 2 * privacy.product_sigma**2 >= privacy.sigma**2 > 2 * (privacy.product_sigma - 1) ** 2
+    assert (
+        2 * privacy.product_sigma**2
+        >= privacy.sigma**2
+        > 2 * (privacy.product_sigma - 1) ** 2
+    )
     assert Fraction(UNIT**2, 2 * privacy.count_sigma**2) <= privacy.rho
 
 
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 8.0])
-def test_honest_members_of_a_sum_that_opens_have_all_the_noise_and_hardly_more(epsilon: float) -> None:
-    """Of 3 to 300 members: whoever falls away and whoever colludes, the others' variances are what the terms say.
+def test_honest_members_of_a_sum_that_opens_have_all_the_noise_and_hardly_more(
+    epsilon: float,
+) -> None:
+    """Of 3 to 300 members: whoever falls away and whoever colludes, the others' variances are what
+    the terms say.
 
-    A sum opens with `threshold_for` members or more, of which fewer than a third of those asked collude. Variances grow
-    with the members that are honest, so the fewest decide; for them a share one smaller would be too little.
+    A sum opens with `threshold_for` members or more, of which fewer than a third of those asked
+    collude. Variances grow with the members that are honest, so the fewest decide; for them a share
+    one smaller would be too little.
     """
     privacy = Privacy(mode="full", epsilon=epsilon, prior="0" * 64)
     assert privacy.shared(1) == (privacy.sigma, privacy.product_sigma)
@@ -322,7 +447,9 @@ def test_honest_members_of_a_sum_that_opens_have_all_the_noise_and_hardly_more(e
         own, products = privacy.shared(members)
         fewest_honest = threshold_for(members) - (math.ceil(members / 3) - 1)
         assert fewest_honest >= 1
-        assert fewest_honest * own**2 >= privacy.sigma**2 > fewest_honest * (own - 1) ** 2
+        assert (
+            fewest_honest * own**2 >= privacy.sigma**2 > fewest_honest * (own - 1) ** 2
+        )
         assert fewest_honest * products**2 >= privacy.product_sigma**2
 
 
@@ -331,7 +458,9 @@ def test_more_is_dearer(one: Fraction, other: Fraction) -> None:
     """ε grows with ρ, and two vectors cost no more than the sum of what each costs."""
     both = epsilon_of(one + other, 1e-8)
     assert (
-        max(epsilon_of(one, 1e-8), epsilon_of(other, 1e-8)) <= both <= epsilon_of(one, 1e-8) + epsilon_of(other, 1e-8)
+        max(epsilon_of(one, 1e-8), epsilon_of(other, 1e-8))
+        <= both
+        <= epsilon_of(one, 1e-8) + epsilon_of(other, 1e-8)
     )
 
 
@@ -345,14 +474,19 @@ def test_no_noise_is_bought_for_nothing() -> None:
             check_privacy("columns", epsilon)
     with pytest.raises(InputError, match="δ must be"):
         check_privacy("columns", 1.0, 0.5)
-    with pytest.raises(InputError, match="there is no privacy mode 'rows'; use columns or full"):
+    with pytest.raises(
+        InputError, match="there is no privacy mode 'rows'; use columns or full"
+    ):
         check_privacy("rows", 1.0)
     assert check_privacy("full", 1.0) == "full"
 
 
 def test_a_delta_that_promises_nothing_is_told_with_its_number() -> None:
     """At 1/n, one document of n may be handed out whole, and the definition still hold."""
-    assert "1/1,000" in delta_warning(1e-3, 1000) and delta_warning(1e-3, 999) == delta_warning(1e-8, 10**6) == ""
+    assert (
+        "1/1,000" in delta_warning(1e-3, 1000)
+        and delta_warning(1e-3, 999) == delta_warning(1e-8, 10**6) == ""
+    )
 
 
 # Counts
@@ -362,22 +496,38 @@ def test_a_delta_that_promises_nothing_is_told_with_its_number() -> None:
 def test_counts_told_from_noise_are_counts(row: list[int]) -> None:
     """None is negative, the sum is what the noisy ones say, and who was ahead stays ahead."""
     found = likeliest_counts(np.array(row, dtype=np.int64))
-    assert found.min() >= 0 and abs(found.sum() - max(0.0, sum(row) / UNIT)) <= len(row) / 2
-    assert all(found[a] >= found[b] for a in range(len(row)) for b in range(len(row)) if row[a] >= row[b])
+    assert (
+        found.min() >= 0
+        and abs(found.sum() - max(0.0, sum(row) / UNIT)) <= len(row) / 2
+    )
+    assert all(
+        found[a] >= found[b]
+        for a in range(len(row))
+        for b in range(len(row))
+        if row[a] >= row[b]
+    )
 
 
 def test_counts_told_from_noise_are_hardly_biased() -> None:
-    """Of 60 documents in six domains, 58 of them rightly, under the noise of ε = 1: not ten points too low."""
+    """Of 60 documents in six domains, 58 of them rightly, under the noise of ε = 1: not ten points
+    too low.
+    """
     sigma = Privacy(mode="columns", epsilon=1.0, prior="0" * 64).count_sigma
-    rows = UNIT * np.array([58, 1, 1, 0, 0, 0]) + discrete_gaussian(sigma, 6 * 400, seeded("counts")).reshape(-1, 6)
+    rows = UNIT * np.array([58, 1, 1, 0, 0, 0]) + discrete_gaussian(
+        sigma, 6 * 400, seeded("counts")
+    ).reshape(-1, 6)
     found = np.array([likeliest_counts(row) for row in rows])
     assert 88 < 100 * (found[:, 0] / found.sum(axis=1)).mean() < 97
 
 
 @pytest.mark.parametrize("epsilon", [0.3, 1.0, 3.0, 8.0])
 @pytest.mark.parametrize("documents", [15, 50, 400])
-def test_the_interval_of_a_noisy_accuracy_holds_the_truth(epsilon: float, documents: int) -> None:
-    """In 93 of 100 rounds at least, with few domains or many, easy or hard ones, of several sizes and holders."""
+def test_the_interval_of_a_noisy_accuracy_holds_the_truth(
+    epsilon: float, documents: int
+) -> None:
+    """In 93 of 100 rounds at least, with few domains or many, easy or hard ones, of several sizes
+    and holders.
+    """
     rng = np.random.default_rng([int(10 * epsilon), documents])
     privacy = Privacy(mode="columns", epsilon=epsilon, prior="0" * 64)
     held = 0
@@ -393,7 +543,9 @@ def test_the_interval_of_a_noisy_accuracy_holds_the_truth(epsilon: float, docume
             shares = np.full(len(names), (1 - right) / (len(names) - 1))
             shares[int(name)] = right
             row = UNIT * rng.multinomial(rng.binomial(20 * expected, 0.05), shares)
-            noise = rng.normal(0, privacy.count_sigma * math.sqrt(members.count(name)), len(names))
+            noise = rng.normal(
+                0, privacy.count_sigma * math.sqrt(members.count(name)), len(names)
+            )
             rows[name] = np.rint(row + noise).astype(np.int64)
         found = noisy_accuracy(rows, sizes, members, privacy)
         assert 0 <= found.interval[0] <= found.accuracy <= found.interval[1] <= 100
@@ -402,18 +554,34 @@ def test_the_interval_of_a_noisy_accuracy_holds_the_truth(epsilon: float, docume
 
 
 def test_a_noisy_accuracy_is_as_sure_as_its_documents_and_noise_allow() -> None:
-    """Of 1,000 documents at ε = 8 it is known within 2 points; of 15 at ε = 0.3 not at all, and so it says."""
-    sure, unsure = (Privacy(mode="columns", epsilon=epsilon, prior="0" * 64) for epsilon in (8.0, 0.3))
+    """Of 1,000 documents at ε = 8 it is known within 2 points; of 15 at ε = 0.3 not at all, and so
+    it says.
+    """
+    sure, unsure = (
+        Privacy(mode="columns", epsilon=epsilon, prior="0" * 64)
+        for epsilon in (8.0, 0.3)
+    )
     rows = {"a": UNIT * np.array([950, 50]), "b": UNIT * np.array([50, 950])}
     found = noisy_accuracy(rows, {"a": 19_000, "b": 19_000}, ["a", "b"], sure)
-    assert math.isclose(found.accuracy, 95) and 93 < found.interval[0] < 95 < found.interval[1] < 97
+    assert (
+        math.isclose(found.accuracy, 95)
+        and 93 < found.interval[0] < 95 < found.interval[1] < 97
+    )
     few = {"a": UNIT * np.array([14, 1]), "b": UNIT * np.array([1, 14])}
-    assert noisy_accuracy(few, {"a": 285, "b": 285}, ["a", "b"], unsure).interval == (0, 100)
+    assert noisy_accuracy(few, {"a": 285, "b": 285}, ["a", "b"], unsure).interval == (
+        0,
+        100,
+    )
     assert found.to_json()["interval"] == [round(end, 2) for end in found.interval]
 
 
-@given(st.lists(st.integers(-(1 << 40), 1 << 40), min_size=4, max_size=4), st.integers(-10, 10**6))
-def test_whatever_noise_says_there_is_an_accuracy(numbers: list[int], size: int) -> None:
+@given(
+    st.lists(st.integers(-(1 << 40), 1 << 40), min_size=4, max_size=4),
+    st.integers(-10, 10**6),
+)
+def test_whatever_noise_says_there_is_an_accuracy(
+    numbers: list[int], size: int
+) -> None:
     privacy = Privacy(mode="columns", epsilon=1.0, prior="0" * 64)
     rows = {"a": np.array(numbers[:2]), "b": np.array(numbers[2:])}
     found = noisy_accuracy(rows, {"a": size, "b": 100}, ["a", "b"], privacy)

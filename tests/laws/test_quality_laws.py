@@ -1,4 +1,6 @@
-"""Tables of experts' quality: sums that add up, estimates within reason, and what no scores can give."""
+"""Tables of experts' quality: sums that add up, estimates within reason, and what no scores can
+give.
+"""
 
 from __future__ import annotations
 
@@ -23,48 +25,71 @@ from ridgeway.common.routing.quality import (
 
 DOMAINS, EXPERTS = ("art", "code", "law"), ("large", "small")
 
-scores = st.builds(DomainScore, st.sampled_from(DOMAINS), st.sampled_from(EXPERTS), st.floats(0, 1))
+scores = st.builds(
+    DomainScore, st.sampled_from(DOMAINS), st.sampled_from(EXPERTS), st.floats(0, 1)
+)
 corpora = st.lists(scores, max_size=60)
 
 
 def table(sums: object, counts: object) -> QualityTable:
     """sums: in whole scores."""
     whole = np.array(sums, dtype=np.float64) * SCORE_UNIT
-    return QualityTable(DOMAINS, EXPERTS, whole.astype(np.int64), np.array(counts, dtype=np.int64))
+    return QualityTable(
+        DOMAINS, EXPERTS, whole.astype(np.int64), np.array(counts, dtype=np.int64)
+    )
 
 
 @given(first=corpora, second=corpora)
 def test_the_sums_of_two_sets_of_scores_are_those_of_their_union(
     first: list[DomainScore], second: list[DomainScore]
 ) -> None:
-    """Whoever measures what, and in whatever order: the table is that of all scores in one place, bit for bit."""
-    one, two, both = (quality_of(each, DOMAINS, EXPERTS) for each in (first, second, [*second, *first]))
+    """Whoever measures what, and in whatever order: the table is that of all scores in one place,
+    bit for bit.
+    """
+    one, two, both = (
+        quality_of(each, DOMAINS, EXPERTS)
+        for each in (first, second, [*second, *first])
+    )
     assert (one.sums + two.sums == both.sums).all()
     assert (one.counts + two.counts == both.counts).all()
 
 
 @given(given=corpora)
-def test_an_estimate_lies_between_the_mean_score_and_what_is_expected_without_it(given: list[DomainScore]) -> None:
+def test_an_estimate_lies_between_the_mean_score_and_what_is_expected_without_it(
+    given: list[DomainScore],
+) -> None:
     """It is a quality from 0 to 1, and with many scores in a cell it is their mean."""
     found = quality_of([*given, DomainScore("art", "large", 0.5)], DOMAINS, EXPERTS)
     assert found.expected.min() >= 0 and found.expected.max() <= 1
     many = QualityTable(DOMAINS, EXPERTS, found.sums * 10**6, found.counts * 10**6)
     there = many.counts > 0
-    assert np.abs(many.expected - many.sums / np.maximum(many.counts, 1) / SCORE_UNIT)[there].max() < 1e-4
+    assert (
+        np.abs(many.expected - many.sums / np.maximum(many.counts, 1) / SCORE_UNIT)[
+            there
+        ].max()
+        < 1e-4
+    )
 
 
 @given(given=corpora, shift=st.integers(0, 2))
-def test_the_order_of_domains_and_experts_changes_no_estimate(given: list[DomainScore], shift: int) -> None:
+def test_the_order_of_domains_and_experts_changes_no_estimate(
+    given: list[DomainScore], shift: int
+) -> None:
     """Names carry no weight."""
     given = [*given, DomainScore("art", "large", 0.5)]
     turned = DOMAINS[shift:] + DOMAINS[:shift]
-    one, two = quality_of(given, DOMAINS, EXPERTS), quality_of(given, turned, EXPERTS[::-1])
+    one, two = (
+        quality_of(given, DOMAINS, EXPERTS),
+        quality_of(given, turned, EXPERTS[::-1]),
+    )
     order = [turned.index(name) for name in DOMAINS]
     assert np.abs(one.expected - two.expected[order][:, ::-1]).max() < 1e-9
 
 
 def plain_estimate(found: QualityTable) -> NDArray[np.float64]:
-    """The same by a dense least-squares fit over every single score, straight from the words of `expected`."""
+    """The same by a dense least-squares fit over every single score, straight from the words of
+    `expected`.
+    """
     rows, targets = [], []
     level = found.sums.sum() / SCORE_UNIT / found.counts.sum()
     domains, experts = found.counts.shape
@@ -73,32 +98,45 @@ def plain_estimate(found: QualityTable) -> NDArray[np.float64]:
             row = np.zeros(domains + experts)
             row[place[0]] = row[domains + place[1]] = np.sqrt(count)
             rows.append(row)
-            targets.append(np.sqrt(count) * (found.sums[place] / SCORE_UNIT / count - level))
-    rows += [np.sqrt(PRIOR_SCORES) * np.eye(domains + experts)[domains + place] for place in range(experts)]
+            targets.append(
+                np.sqrt(count) * (found.sums[place] / SCORE_UNIT / count - level)
+            )
+    rows += [
+        np.sqrt(PRIOR_SCORES) * np.eye(domains + experts)[domains + place]
+        for place in range(experts)
+    ]
     targets += [0.0] * experts
     fitted = np.linalg.lstsq(np.array(rows), np.array(targets), rcond=None)[0]
     prior = level + fitted[:domains, None] + fitted[domains:]
     counts = found.counts
-    mixed: NDArray[np.float64] = (found.sums / SCORE_UNIT + PRIOR_SCORES * prior) / (counts + PRIOR_SCORES)
+    mixed: NDArray[np.float64] = (found.sums / SCORE_UNIT + PRIOR_SCORES * prior) / (
+        counts + PRIOR_SCORES
+    )
     return mixed.clip(0, 1)
 
 
 @given(given=corpora)
 def test_estimates_are_those_of_the_definition(given: list[DomainScore]) -> None:
-    """Levels of domains and leads of experts by least squares, then the mean of scores and PRIOR_SCORES of these."""
+    """Levels of domains and leads of experts by least squares, then the mean of scores and
+    PRIOR_SCORES of these.
+    """
     found = quality_of([*given, DomainScore("art", "large", 0.5)], DOMAINS, EXPERTS)
     assert np.abs(found.expected - plain_estimate(found)).max() < 1e-9
 
 
 def test_an_expert_of_easy_domains_is_not_taken_for_a_good_one() -> None:
-    """Where both were scored the large one is better, so it is expected to be better where it alone was not."""
+    """Where both were scored the large one is better, so it is expected to be better where it alone
+    was not.
+    """
     sums, counts = [[80, 60], [0, 95], [70, 50]], [[100, 100], [0, 100], [100, 100]]
     found = table(sums, counts)
     assert found.expected[1, 0] > found.expected[1, 1] > 0.9
 
 
 def test_no_scores_give_these_tables() -> None:
-    """Negative or too many counts, sums beyond them, names twice, other shapes or types: all are refused."""
+    """Negative or too many counts, sums beyond them, names twice, other shapes or types: all are
+    refused.
+    """
     good = table([[1, 0], [0, 1], [2, 2]], [[1, 1], [1, 1], [2, 2]])
     facts = good.to_json()
     assert quality_from_json(facts).to_json() == facts
@@ -125,7 +163,9 @@ def test_no_scores_give_these_tables() -> None:
             quality_from_json({**facts, **change})
     for name in facts:
         with pytest.raises(FormatError):
-            quality_from_json({key: value for key, value in facts.items() if key != name})
+            quality_from_json(
+                {key: value for key, value in facts.items() if key != name}
+            )
 
 
 def test_without_any_score_there_is_no_table() -> None:

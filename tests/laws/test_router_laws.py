@@ -1,4 +1,6 @@
-"""Routing held against a slow router written from the definitions, with loops and Python's own numbers."""
+"""Routing held against a slow router written from the definitions, with loops and Python's own
+numbers.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,11 @@ from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.encoding.tokenizer import Tokenizer
 from ridgeway.common.routing.decision import LOW_CONFIDENCE, Decision
 from ridgeway.common.routing.router import PROMPTS_PER_CHUNK, Router
-from ridgeway.common.routing.token_table import MAX_LOGIT_STEPS, TokenTable, compile_table
+from ridgeway.common.routing.token_table import (
+    MAX_LOGIT_STEPS,
+    TokenTable,
+    compile_table,
+)
 from tests.support.making import letter_router, plain_entropies
 from tests.support.native import needs_native, without_native
 from tests.support.tiny import LETTERS, SPECIAL, tiny_definition, tiny_encoder
@@ -32,9 +38,13 @@ TOKENIZER = Tokenizer(tiny_definition())
 SELECTORS = [Selector(name, k) for name in get_args(SelectorName) for k in (1, 3)]
 
 texts = st.lists(
-    st.sampled_from([*LETTERS[:8], *LETTERS[-3:], "é", "<", "🙂", "\ud800", SPECIAL]), min_size=0, max_size=12
+    st.sampled_from([*LETTERS[:8], *LETTERS[-3:], "é", "<", "🙂", "\ud800", SPECIAL]),
+    min_size=0,
+    max_size=12,
 ).map("".join)
-selectors = st.builds(Selector, st.sampled_from(get_args(SelectorName)), st.integers(1, 5))
+selectors = st.builds(
+    Selector, st.sampled_from(get_args(SelectorName)), st.integers(1, 5)
+)
 
 
 @st.composite
@@ -45,7 +55,9 @@ def tables(draw: st.DrawFn, few: int = 2, many: int = 5) -> TokenTable:
     rng = np.random.default_rng(draw(st.integers(0, 1 << 32)))
     logits = rng.integers(-spread, spread + 1, (ROWS, domains)).astype(np.int32)
     step = draw(st.sampled_from([2.0**-30, 2.0**-3, 1.0]))
-    return TokenTable(logits, step, rng.choice(np.array([0.1, 0.5, 0.6], dtype=np.float32), ROWS))
+    return TokenTable(
+        logits, step, rng.choice(np.array([0.1, 0.5, 0.6], dtype=np.float32), ROWS)
+    )
 
 
 @st.composite
@@ -53,11 +65,16 @@ def routers(draw: st.DrawFn, few: int = 2, many: int = 5) -> Router:
     return router_of(
         draw(tables(few, many)),
         draw(selectors),
-        Confidence(draw(st.sampled_from([0.01, 1.0, 7.5])), draw(st.sampled_from([0.0, 0.3, 1.0]))),
+        Confidence(
+            draw(st.sampled_from([0.01, 1.0, 7.5])),
+            draw(st.sampled_from([0.0, 0.3, 1.0])),
+        ),
     )
 
 
-def router_of(table: TokenTable, selector: Selector, confidence: Confidence | None = None) -> Router:
+def router_of(
+    table: TokenTable, selector: Selector, confidence: Confidence | None = None
+) -> Router:
     return Router(names(table), table, TOKENIZER, selector, confidence or Confidence())
 
 
@@ -70,7 +87,9 @@ def names(table: TokenTable) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Slow:
-    """What the definitions say of one prompt: domains from best to worst, scores before temperature, chances."""
+    """What the definitions say of one prompt: domains from best to worst, scores before
+    temperature, chances.
+    """
 
     ranking: list[int]
     scores: list[float]
@@ -80,13 +99,18 @@ class Slow:
 
 def slow_ids(text: str) -> list[int]:
     """One id a character, special tokens left out."""
-    return [LETTERS.index(letter) + 2 if letter in LETTERS else 1 for letter in text.replace(SPECIAL, "")]
+    return [
+        LETTERS.index(letter) + 2 if letter in LETTERS else 1
+        for letter in text.replace(SPECIAL, "")
+    ]
 
 
 def slow_words(text: str) -> list[str]:
     """Letters and digits that stand side by side are one word, all else stands alone."""
     return [
-        word for part in text.replace("\ud800", "?").split(SPECIAL) for word in re.findall("[a-z0-9é]+|.", part, re.S)
+        word
+        for part in text.replace("\ud800", "?").split(SPECIAL)
+        for word in re.findall("[a-z0-9é]+|.", part, re.S)
     ]
 
 
@@ -97,7 +121,9 @@ def slow_route(router: Router, text: str) -> Slow:
     ids = slow_ids(text)
     voters = ids
     if router.selector.name == "entropy":
-        voters = sorted(ids, key=lambda number: (entropies[number], number))[: router.selector.k]
+        voters = sorted(ids, key=lambda number: (entropies[number], number))[
+            : router.selector.k
+        ]
     sums = [0 for _ in domains]
     votes = [0 for _ in domains]
     for number in voters:
@@ -105,13 +131,20 @@ def slow_route(router: Router, text: str) -> Slow:
         votes[row.index(max(row))] += 1
         for place in domains:
             sums[place] += row[place]
-    points = [total * router.compiled.step for total in sums] if router.selector.name == "average" else votes
+    points = (
+        [total * router.compiled.step for total in sums]
+        if router.selector.name == "average"
+        else votes
+    )
     ranking = sorted(domains, key=lambda place: (-points[place], -sums[place], place))
     scores = [point / max(len(voters), 1) for point in points]
     sure, count = router.confidence, max(len(voters), 1)
     heat = sure.temperature / count**sure.growth * (count + sure.half) / count
     logs = [(max(scores) - score) / heat for score in scores]
-    odds = [math.exp(-math.log1p(sure.tail * each) / sure.tail if sure.tail else -each) for each in logs]
+    odds = [
+        math.exp(-math.log1p(sure.tail * each) / sure.tail if sure.tail else -each)
+        for each in logs
+    ]
     return Slow(ranking, scores, [odd / sum(odds) for odd in odds], len(ids))
 
 
@@ -121,7 +154,9 @@ def agrees(router: Router, decision: Decision, text: str) -> None:
     assert decision.tokens == slow.tokens
     assert not decision.abstained
     assert list(decision.scores) == list(router.domains)
-    assert list(decision.scores.values()) == pytest.approx(slow.chances, rel=1e-9, abs=1e-12)
+    assert list(decision.scores.values()) == pytest.approx(
+        slow.chances, rel=1e-9, abs=1e-12
+    )
     assert decision.confidence == decision.scores[decision.best]
 
 
@@ -133,7 +168,8 @@ def agrees(router: Router, decision: Decision, text: str) -> None:
     half=st.floats(0, 1e4),
     tail=st.just(0.0) | st.floats(1e-3, 1),
     threshold=st.sampled_from([0.0, 0.4, 0.9]),
-    scope=st.none() | st.builds(Scope, st.floats(0.01, 40), *[st.floats(-40, 40)] * 2, st.floats(0, 1)),
+    scope=st.none()
+    | st.builds(Scope, st.floats(0.01, 40), *[st.floats(-40, 40)] * 2, st.floats(0, 1)),
 )
 def test_routing_without_the_compiled_module_gives_the_same_bits(
     table: TokenTable,
@@ -146,7 +182,15 @@ def test_routing_without_the_compiled_module_gives_the_same_bits(
     scope: Scope | None,
 ) -> None:
     """Where there is no compiled module, numpy adds up the rows."""
-    confidence = Confidence(heat, growth, threshold=threshold, fallback="other", scope=scope, half=half, tail=tail)
+    confidence = Confidence(
+        heat,
+        growth,
+        threshold=threshold,
+        fallback="other",
+        scope=scope,
+        half=half,
+        tail=tail,
+    )
     router = Router(names(table), table, TOKENIZER, Selector("average"), confidence)
     found = router.route_many(prompts)
     assert found == [router.route(prompt) for prompt in prompts]
@@ -169,7 +213,9 @@ def test_routing_without_the_compiled_module_gives_the_same_bits(
     ],
 )
 @needs_native
-def test_compiled_sums_refuse_what_does_not_fit_together(width: int, ids: list[int], counts: list[int]) -> None:
+def test_compiled_sums_refuse_what_does_not_fit_together(
+    width: int, ids: list[int], counts: list[int]
+) -> None:
     """No id, count or length leads outside what was handed over."""
     given = np.array(ids, dtype=np.int32), np.array(counts, dtype=np.int64)
     with pytest.raises(ValueError, match="do not fit together"):
@@ -178,19 +224,25 @@ def test_compiled_sums_refuse_what_does_not_fit_together(width: int, ids: list[i
 
 @given(router=routers(), text=texts)
 def test_routing_is_what_the_definitions_say(router: Router, text: str) -> None:
-    """Points, then summed logits, then order decide; of the tokens, those of least entropy, then of lower id, vote."""
+    """Points, then summed logits, then order decide; of the tokens, those of least entropy, then of
+    lower id, vote.
+    """
     agrees(router, router.route(text), text)
 
 
 @given(router=routers(), prompts=st.lists(texts, max_size=8))
-def test_many_prompts_are_routed_as_the_definitions_say(router: Router, prompts: list[str]) -> None:
+def test_many_prompts_are_routed_as_the_definitions_say(
+    router: Router, prompts: list[str]
+) -> None:
     """A batch is no other router, whatever stands beside a prompt."""
     for text, decision in zip(prompts, router.route_many(prompts), strict=True):
         agrees(router, decision, text)
 
 
 @given(router=routers(15, 20), prompts=st.lists(texts, max_size=5))
-def test_many_domains_are_routed_as_the_definitions_say(router: Router, prompts: list[str]) -> None:
+def test_many_domains_are_routed_as_the_definitions_say(
+    router: Router, prompts: list[str]
+) -> None:
     """The number of domains changes the way sums are taken, not the sums."""
     for text, decision in zip(prompts, router.route_many(prompts), strict=True):
         agrees(router, decision, text)
@@ -200,29 +252,52 @@ def test_many_domains_are_routed_as_the_definitions_say(router: Router, prompts:
 
 
 @given(router=routers(), prompts=st.lists(texts, max_size=10))
-def test_many_prompts_are_routed_as_each_alone(router: Router, prompts: list[str]) -> None:
-    """route_many(prompts) == [route(p) for p in prompts], bit for bit, empty prompts and special tokens included."""
+def test_many_prompts_are_routed_as_each_alone(
+    router: Router, prompts: list[str]
+) -> None:
+    """route_many(prompts) == [route(p) for p in prompts], bit for bit, empty prompts and special
+    tokens included.
+    """
     assert router.route_many(prompts) == [router.route(text) for text in prompts]
 
 
-@pytest.mark.parametrize("selector", SELECTORS, ids=lambda selector: f"{selector.name}-{selector.k}")
-@pytest.mark.parametrize("count", [0, 1, PROMPTS_PER_CHUNK - 1, PROMPTS_PER_CHUNK, PROMPTS_PER_CHUNK + 1, 1025])
-def test_more_prompts_than_one_batch_holds_are_routed_as_each_alone(selector: Selector, count: int) -> None:
+@pytest.mark.parametrize(
+    "selector", SELECTORS, ids=lambda selector: f"{selector.name}-{selector.k}"
+)
+@pytest.mark.parametrize(
+    "count",
+    [0, 1, PROMPTS_PER_CHUNK - 1, PROMPTS_PER_CHUNK, PROMPTS_PER_CHUNK + 1, 1025],
+)
+def test_more_prompts_than_one_batch_holds_are_routed_as_each_alone(
+    selector: Selector, count: int
+) -> None:
     """The size of a batch does not matter, nor does what stands at its edge."""
     rng = np.random.default_rng(count)
     encoder = tiny_encoder()
-    table = compile_table(encoder.table, encoder.scale, rng.standard_normal((encoder.width + 1, 3)))
+    table = compile_table(
+        encoder.table, encoder.scale, rng.standard_normal((encoder.width + 1, 3))
+    )
     router = router_of(table, selector)
     letters = np.array([*LETTERS, "é", SPECIAL])
-    prompts = ["".join(rng.choice(letters, size)) for size in rng.integers(0, 30, count)]
+    prompts = [
+        "".join(rng.choice(letters, size)) for size in rng.integers(0, 30, count)
+    ]
     edge = slice(PROMPTS_PER_CHUNK - 2, PROMPTS_PER_CHUNK + 2)
     prompts[edge] = ["", SPECIAL, "", "a"][: len(prompts[edge])]
     assert router.route_many(prompts) == [router.route(text) for text in prompts]
 
 
-@given(router=routers(), letters=st.lists(st.sampled_from(LETTERS), max_size=12), data=st.data())
-def test_the_order_of_tokens_does_not_matter(router: Router, letters: list[str], data: st.DataObject) -> None:
-    """Integers are summed, so every selector gives the same bits for the same tokens in any order."""
+@given(
+    router=routers(),
+    letters=st.lists(st.sampled_from(LETTERS), max_size=12),
+    data=st.data(),
+)
+def test_the_order_of_tokens_does_not_matter(
+    router: Router, letters: list[str], data: st.DataObject
+) -> None:
+    """Integers are summed, so every selector gives the same bits for the same tokens in any
+    order.
+    """
     shuffled = data.draw(st.permutations(letters))
     assert router.route("".join(shuffled)) == router.route("".join(letters))
 
@@ -251,7 +326,14 @@ def test_a_prompt_without_tokens_goes_to_the_first_domain_with_even_chances() ->
     for selector in SELECTORS:
         router = letter_router(TOKENIZER, {"a": (1, 2, 3)}, ("x", "y", "z"), selector)
         for prompt in ("", SPECIAL, SPECIAL * 3):
-            expected = Decision("x", 1 / 3, dict.fromkeys("xyz", 1 / 3), abstained=False, best="x", tokens=0)
+            expected = Decision(
+                "x",
+                1 / 3,
+                dict.fromkeys("xyz", 1 / 3),
+                abstained=False,
+                best="x",
+                tokens=0,
+            )
             assert router.route(prompt) == router.route_many([prompt])[0] == expected
 
 
@@ -260,7 +342,9 @@ def test_a_prompt_without_tokens_goes_to_the_first_domain_with_even_chances() ->
 
 @given(
     weights=st.lists(
-        st.lists(st.integers(-(1 << 20), 1 << 20), min_size=4, max_size=4).map(tuple), min_size=2, max_size=4
+        st.lists(st.integers(-(1 << 20), 1 << 20), min_size=4, max_size=4).map(tuple),
+        min_size=2,
+        max_size=4,
     ),
     exponent=st.integers(-30, 10),
     seed=st.integers(0, 1 << 32),
@@ -268,7 +352,9 @@ def test_a_prompt_without_tokens_goes_to_the_first_domain_with_even_chances() ->
 def test_a_compiled_logit_is_the_product_within_half_a_step(
     weights: list[tuple[int, ...]], exponent: int, seed: int
 ) -> None:
-    """Each token's logit is φW, φ = (scale · row, 1), to the nearest step; the step is as small as it can be."""
+    """Each token's logit is φW, φ = (scale · row, 1), to the nearest step; the step is as small as
+    it can be.
+    """
     rows = np.random.default_rng(seed).integers(-4096, 4097, (20, 3)).astype(np.int16)
     scale = 2.0**exponent
     compiled = compile_table(rows, scale, np.array(weights, dtype=np.float64).T / 1024)
@@ -276,7 +362,10 @@ def test_a_compiled_logit_is_the_product_within_half_a_step(
     for row, logits in zip(rows.tolist(), compiled.logits.tolist(), strict=True):
         features = [Fraction(scale) * value for value in row] + [Fraction(1)]
         for column, logit in zip(weights, logits, strict=True):
-            exact = sum(feature * Fraction(weight, 1024) for feature, weight in zip(features, column, strict=True))
+            exact = sum(
+                feature * Fraction(weight, 1024)
+                for feature, weight in zip(features, column, strict=True)
+            )
             assert abs(logit * step - exact) <= step / 2
     largest = int(np.abs(compiled.logits).max())
     assert largest <= MAX_LOGIT_STEPS
@@ -292,7 +381,9 @@ def test_a_table_of_many_tokens_is_compiled_to_its_last_row() -> None:
     compiled = compile_table(rows, 0.001, weights)
     exact = (rows.astype(np.float64) * 0.001) @ weights[:-1] + weights[-1]
     assert np.abs(compiled.logits * compiled.step - exact).max() <= 0.51 * compiled.step
-    assert compiled.entropies == pytest.approx(plain_entropies(compiled.logits, compiled.step), abs=1e-6)
+    assert compiled.entropies == pytest.approx(
+        plain_entropies(compiled.logits, compiled.step), abs=1e-6
+    )
 
 
 def test_weights_of_another_width_are_refused() -> None:
@@ -303,7 +394,11 @@ def test_weights_of_another_width_are_refused() -> None:
 
 def test_a_token_of_even_logits_has_the_entropy_of_a_fair_die() -> None:
     """Entropy is in nats: log C where nothing is known, none where one domain takes all."""
-    compiled = compile_table(np.array([[0], [4096]], dtype=np.int16), 1.0, np.array([[9.0, 0.0, 0.0], [0.0, 0.0, 0.0]]))
+    compiled = compile_table(
+        np.array([[0], [4096]], dtype=np.int16),
+        1.0,
+        np.array([[9.0, 0.0, 0.0], [0.0, 0.0, 0.0]]),
+    )
     assert compiled.entropies.tolist() == pytest.approx([math.log(3), 0.0], abs=1e-6)
 
 
@@ -311,7 +406,9 @@ def test_a_token_of_even_logits_has_the_entropy_of_a_fair_die() -> None:
 
 
 @given(router=routers(), text=texts)
-def test_the_words_of_an_explanation_add_up_to_the_margin(router: Router, text: str) -> None:
+def test_the_words_of_an_explanation_add_up_to_the_margin(
+    router: Router, text: str
+) -> None:
     """The weights sum to what separates best and runner-up, for every selector."""
     explanation = router.explain(text)
     slow = slow_route(router, text)
@@ -320,25 +417,39 @@ def test_the_words_of_an_explanation_add_up_to_the_margin(router: Router, text: 
     assert explanation.decision == router.route(text)
     assert explanation.runner_up == router.domains[second]
     assert explanation.margin == pytest.approx(margin, rel=1e-9, abs=1e-12)
-    assert math.fsum(word.weight for word in explanation.words) == pytest.approx(margin, rel=1e-9, abs=1e-9)
+    assert math.fsum(word.weight for word in explanation.words) == pytest.approx(
+        margin, rel=1e-9, abs=1e-9
+    )
 
 
 @given(router=routers(), text=texts)
-def test_an_explanation_shows_each_word_with_its_vote(router: Router, text: str) -> None:
+def test_an_explanation_shows_each_word_with_its_vote(
+    router: Router, text: str
+) -> None:
     """Every word stands there in its place, with the domain that its tokens together speak for."""
     explanation = router.explain(text)
     logits = router.compiled.arrays()["logits"].astype(np.int64)
-    expected = [router.domains[int(logits[slow_ids(word)].sum(axis=0).argmax())] for word in slow_words(text)]
+    expected = [
+        router.domains[int(logits[slow_ids(word)].sum(axis=0).argmax())]
+        for word in slow_words(text)
+    ]
     assert [word.text for word in explanation.words] == slow_words(text)
     assert [word.domain for word in explanation.words] == expected
 
 
 @given(table=tables(), text=texts, k=st.integers(1, 5))
 def test_only_voters_weigh_under_entropy(table: TokenTable, text: str, k: int) -> None:
-    """A token that is not among the k most certain adds nothing: a word has the votes of its tokens that are."""
+    """A token that is not among the k most certain adds nothing: a word has the votes of its tokens
+    that are.
+    """
     explanation = router_of(table, Selector("entropy", k)).explain(text)
-    voters = sorted(slow_ids(text), key=lambda number: (float(table.entropies[number]), number))[:k]
-    left, sides = list(voters), {explanation.decision.best: 1, explanation.runner_up: -1}
+    voters = sorted(
+        slow_ids(text), key=lambda number: (float(table.entropies[number]), number)
+    )[:k]
+    left, sides = (
+        list(voters),
+        {explanation.decision.best: 1, explanation.runner_up: -1},
+    )
     for word, shown in zip(slow_words(text), explanation.words, strict=True):
         votes = []
         for number in slow_ids(word):
@@ -371,23 +482,38 @@ def test_scores_sum_to_one(router: Router, text: str) -> None:
     tail=st.floats(0, 1),
 )
 def test_calibration_never_changes_the_best(
-    router: Router, text: str, temperature: float, growth: float, half: float, tail: float
+    router: Router,
+    text: str,
+    temperature: float,
+    growth: float,
+    half: float,
+    tail: float,
 ) -> None:
     """It moves confidence alone, and scores stay probabilities however hot or cold."""
-    decision = router.with_confidence(temperature=temperature, growth=growth, half=half, tail=tail).route(text)
+    decision = router.with_confidence(
+        temperature=temperature, growth=growth, half=half, tail=tail
+    ).route(text)
     assert decision.best == router.route(text).best
     assert sum(decision.scores.values()) == pytest.approx(1, abs=1e-12)
     assert decision.confidence == max(decision.scores.values())
 
 
 @given(router=routers(), text=texts, threshold=st.floats(0.001, 1))
-def test_below_the_threshold_the_fallback_is_named(router: Router, text: str, threshold: float) -> None:
-    """The router abstains if and only if its confidence lies below the threshold, and says who was ahead."""
+def test_below_the_threshold_the_fallback_is_named(
+    router: Router, text: str, threshold: float
+) -> None:
+    """The router abstains if and only if its confidence lies below the threshold, and says who was
+    ahead.
+    """
     plain = router.route(text)
-    decision = router.with_confidence(threshold=threshold, fallback="general").route(text)
+    decision = router.with_confidence(threshold=threshold, fallback="general").route(
+        text
+    )
     expected = plain
     if plain.confidence < threshold:
-        expected = plain._replace(abstained=True, domain="general", reason=LOW_CONFIDENCE)
+        expected = plain._replace(
+            abstained=True, domain="general", reason=LOW_CONFIDENCE
+        )
     assert decision == expected
 
 
@@ -395,7 +521,11 @@ def test_confidence_at_the_threshold_is_enough() -> None:
     """Abstention is strict: a confidence equal to the threshold is acted on."""
     router = letter_router(TOKENIZER, {}, ("x", "y"))
     assert not router.with_confidence(threshold=0.5, fallback="z").route("a").abstained
-    assert router.with_confidence(threshold=math.nextafter(0.5, 1), fallback="z").route("a").abstained
+    assert (
+        router.with_confidence(threshold=math.nextafter(0.5, 1), fallback="z")
+        .route("a")
+        .abstained
+    )
 
 
 def test_lower_temperature_is_more_confidence() -> None:
@@ -403,31 +533,52 @@ def test_lower_temperature_is_more_confidence() -> None:
     router = letter_router(TOKENIZER, {"a": (1, 0)}, ("x", "y"))
     odds = [
         decision.scores["x"] / decision.scores["y"]
-        for decision in (router.with_confidence(temperature=t).route("aa") for t in (1.0, 0.5))
+        for decision in (
+            router.with_confidence(temperature=t).route("aa") for t in (1.0, 0.5)
+        )
     ]
     assert odds == pytest.approx([math.e, math.e**2])
 
 
 def test_growth_makes_long_prompts_more_certain() -> None:
-    """n tokens that agree divide the temperature by n to the growth; one token does not know of it."""
-    router = letter_router(TOKENIZER, {"a": (1, 0)}, ("x", "y")).with_confidence(growth=0.5)
-    odds = [decision.scores["x"] / decision.scores["y"] for decision in router.route_many(["a", "aaaa", "a" * 9])]
+    """n tokens that agree divide the temperature by n to the growth; one token does not know of
+    it.
+    """
+    router = letter_router(TOKENIZER, {"a": (1, 0)}, ("x", "y")).with_confidence(
+        growth=0.5
+    )
+    odds = [
+        decision.scores["x"] / decision.scores["y"]
+        for decision in router.route_many(["a", "aaaa", "a" * 9])
+    ]
     assert odds == pytest.approx([math.e, math.e**2, math.e**3])
 
 
 def test_a_few_tokens_count_less_of_themselves() -> None:
-    """n tokens that agree count n / (n + half): at 3, one a quarter, three a half, nine three quarters."""
-    router = letter_router(TOKENIZER, {"a": (1, 0)}, ("x", "y")).with_confidence(half=3, temperature=0.25)
-    odds = [decision.scores["x"] / decision.scores["y"] for decision in router.route_many(["a", "aaa", "a" * 9])]
+    """n tokens that agree count n / (n + half): at 3, one a quarter, three a half, nine three
+    quarters.
+    """
+    router = letter_router(TOKENIZER, {"a": (1, 0)}, ("x", "y")).with_confidence(
+        half=3, temperature=0.25
+    )
+    odds = [
+        decision.scores["x"] / decision.scores["y"]
+        for decision in router.route_many(["a", "aaa", "a" * 9])
+    ]
     assert odds == pytest.approx([math.e, math.e**2, math.e**3])
 
 
 def test_a_tail_leaves_more_to_those_far_behind() -> None:
-    """The odds at distance d are (1 + tail · d) to the −1/tail: a sixteenth at a quarter and 4, not e to the −4."""
+    """The odds at distance d are (1 + tail · d) to the −1/tail: a sixteenth at a quarter and 4, not
+    e to the −4.
+    """
     router = letter_router(TOKENIZER, {"a": (1, 0)}, ("x", "y"))
     odds = [
         decision.scores["y"] / decision.scores["x"]
-        for decision in (router.with_confidence(temperature=0.25, tail=tail).route("a") for tail in (0, 0.25, 1))
+        for decision in (
+            router.with_confidence(temperature=0.25, tail=tail).route("a")
+            for tail in (0, 0.25, 1)
+        )
     ]
     assert odds == pytest.approx([math.exp(-4), 1 / 16, 1 / 5])
 
@@ -467,28 +618,43 @@ def test_confidence_that_cannot_be_is_refused(wrong: dict[str, float]) -> None:
 # Retiring
 
 
-@given(table=tables(3, 18), selector=selectors, prompts=st.lists(texts, max_size=4), data=st.data())
+@given(
+    table=tables(3, 18),
+    selector=selectors,
+    prompts=st.lists(texts, max_size=4),
+    data=st.data(),
+)
 def test_a_router_without_a_domain_is_the_one_of_the_kept_columns(
     table: TokenTable, selector: Selector, prompts: list[str], data: st.DataObject
 ) -> None:
-    """Retiring drops a column and solves nothing: decisions are those of the table that never had it."""
+    """Retiring drops a column and solves nothing: decisions are those of the table that never had
+    it.
+    """
     gone = data.draw(st.integers(0, table.logits.shape[1] - 1))
     kept = np.delete(table.logits, gone, axis=1)
     domains = tuple(name for place, name in enumerate(names(table)) if place != gone)
     retired = router_of(table, selector).without(f"domain{gone}")
     entropies = retired.compiled.arrays()["entropies"]
     assert entropies == pytest.approx(plain_entropies(kept, table.step), abs=1e-6)
-    other = Router(domains, TokenTable(kept, table.step, entropies), TOKENIZER, selector)
+    other = Router(
+        domains, TokenTable(kept, table.step, entropies), TOKENIZER, selector
+    )
     assert retired.domains == domains
     assert retired.route_many(prompts) == other.route_many(prompts)
 
 
 @pytest.mark.parametrize("gone", [0, 1, 2, 3])
-def test_retiring_after_compiling_is_compiling_what_is_kept(encoder: TableEncoder, gone: int) -> None:
-    """The kept columns' weights compile to the same logits, within the rounding of the two steps."""
+def test_retiring_after_compiling_is_compiling_what_is_kept(
+    encoder: TableEncoder, gone: int
+) -> None:
+    """The kept columns' weights compile to the same logits, within the rounding of the two
+    steps.
+    """
     weights = np.random.default_rng(9).standard_normal((encoder.width + 1, 4))
     retired = compile_table(encoder.table, encoder.scale, weights).without(gone)
-    again = compile_table(encoder.table, encoder.scale, np.delete(weights, gone, axis=1))
+    again = compile_table(
+        encoder.table, encoder.scale, np.delete(weights, gone, axis=1)
+    )
     difference = np.abs(retired.logits * retired.step - again.logits * again.step)
     assert difference.max() <= 0.51 * (retired.step + again.step)
     assert retired.votes.tolist() == again.votes.tolist()
@@ -498,9 +664,20 @@ def test_retiring_after_compiling_is_compiling_what_is_kept(encoder: TableEncode
 def test_a_retired_router_is_no_release_and_not_calibrated() -> None:
     """What was fitted and signed for all domains does not speak for fewer."""
     whole = letter_router(TOKENIZER, {}, ("x", "y", "z"))
-    signed = Router(whole.domains, whole.compiled, TOKENIZER, Selector(), Confidence(2.0, calibrated=True), "abc")
+    signed = Router(
+        whole.domains,
+        whole.compiled,
+        TOKENIZER,
+        Selector(),
+        Confidence(2.0, calibrated=True),
+        "abc",
+    )
     retired = signed.without("y")
-    assert (retired.release, retired.confidence.calibrated, retired.confidence.temperature) == (None, False, 2.0)
+    assert (
+        retired.release,
+        retired.confidence.calibrated,
+        retired.confidence.temperature,
+    ) == (None, False, 2.0)
 
 
 def test_another_selector_is_not_calibrated() -> None:
@@ -510,8 +687,12 @@ def test_another_selector_is_not_calibrated() -> None:
     assert not router.with_selector(Selector("all")).confidence.calibrated
 
 
-@pytest.mark.parametrize(("domains", "gone", "words"), [("xyz", "w", "x, y, z"), ("xy", "x", "two domains")])
-def test_a_domain_that_cannot_be_retired_is_refused(domains: Sequence[str], gone: str, words: str) -> None:
+@pytest.mark.parametrize(
+    ("domains", "gone", "words"), [("xyz", "w", "x, y, z"), ("xy", "x", "two domains")]
+)
+def test_a_domain_that_cannot_be_retired_is_refused(
+    domains: Sequence[str], gone: str, words: str
+) -> None:
     """An unknown domain is named beside those there are, and two domains always stay."""
     with pytest.raises(InputError, match=words):
         letter_router(TOKENIZER, {}, list(domains)).without(gone)
@@ -521,5 +702,8 @@ def test_domains_that_do_not_fit_the_table_are_refused() -> None:
     """There is one name for each column."""
     with pytest.raises(InputError, match="3 domains"):
         Router(
-            tuple("xyz"), TokenTable(np.zeros((2, 2), np.int32), 1.0, np.zeros(2, np.float32)), TOKENIZER, Selector()
+            tuple("xyz"),
+            TokenTable(np.zeros((2, 2), np.int32), 1.0, np.zeros(2, np.float32)),
+            TOKENIZER,
+            Selector(),
         )

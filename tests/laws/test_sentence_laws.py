@@ -1,4 +1,6 @@
-"""Laws of sentence vectors: the same bits by numpy, the compiled module and torch, whatever the batch."""
+"""Laws of sentence vectors: the same bits by numpy, the compiled module and torch, whatever the
+batch.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ def rows(batch: Texts) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
 @needs_native
 @few_examples
 @given(batch=texts())
-def test_the_compiled_module_gives_the_vectors_of_numpy(sentences: UseEncoder, batch: Texts) -> None:
+def test_the_compiled_module_gives_the_vectors_of_numpy(
+    sentences: UseEncoder, batch: Texts
+) -> None:
     compiled = vectors(sentences, batch)
     with without_native():
         assert (vectors(sentences, batch) == compiled).all()
@@ -58,7 +62,9 @@ def test_torch_gives_the_vectors_of_numpy(sentences: UseEncoder, batch: Texts) -
 
 @few_examples
 @given(batch=texts(), native=st.booleans(), tokens=st.sampled_from([1, 30, 4096]))
-def test_a_vector_depends_on_its_text_alone(sentences: UseEncoder, batch: Texts, native: bool, tokens: int) -> None:
+def test_a_vector_depends_on_its_text_alone(
+    sentences: UseEncoder, batch: Texts, native: bool, tokens: int
+) -> None:
     """Not on the texts beside it, and not on how many tokens are taken at once."""
     each = [vectors(sentences, [text])[0] for text in batch]
     with pytest.MonkeyPatch.context() as patch:

@@ -13,8 +13,20 @@ from hypothesis import strategies as st
 
 from ridgeway.common.base.errors import BoundExceeded, BrokenIdentity, ShapeMismatch
 from ridgeway.common.base.settings import EQUAL_MASS, FEATURE_LIMIT
-from ridgeway.common.statistics.sums import Integers, Statistics, check_bound, single_domain, triangle_size, unpacked
-from tests.support.making import drawn_samples, one_domain, random_samples, statistics_of
+from ridgeway.common.statistics.sums import (
+    Integers,
+    Statistics,
+    check_bound,
+    single_domain,
+    triangle_size,
+    unpacked,
+)
+from tests.support.making import (
+    drawn_samples,
+    one_domain,
+    random_samples,
+    statistics_of,
+)
 
 FEATURES = 4
 DOMAINS = 3
@@ -26,7 +38,11 @@ MOST = (1 << 38) - 1
 def corpora(draw: st.DrawFn) -> tuple[Integers, list[int]]:
     """Samples of several domains, with the domain of each."""
     samples = draw(drawn_samples(FEATURES))
-    labels = draw(st.lists(st.integers(0, DOMAINS - 1), min_size=len(samples), max_size=len(samples)))
+    labels = draw(
+        st.lists(
+            st.integers(0, DOMAINS - 1), min_size=len(samples), max_size=len(samples)
+        )
+    )
     return samples, labels
 
 
@@ -39,9 +55,20 @@ def statistics(draw: st.DrawFn) -> Statistics:
 def raw_sums(draw: st.DrawFn, most: int = MOST) -> Statistics:
     """Sums of one domain as large as their mass allows, of both signs."""
     mass = draw(st.integers(1, most))
-    square, product, total = (draw(st.integers(-limit, limit)) for limit in (mass << 24, mass << 24, mass << 12))
+    square, product, total = (
+        draw(st.integers(-limit, limit))
+        for limit in (mass << 24, mass << 24, mass << 12)
+    )
     other = draw(st.integers(0, mass << 24))
-    return single_domain(np.array([[abs(square), product, total], [product, other, -total], [total, -total, mass]]))
+    return single_domain(
+        np.array(
+            [
+                [abs(square), product, total],
+                [product, other, -total],
+                [total, -total, mass],
+            ]
+        )
+    )
 
 
 def same(one: Statistics, other: Statistics) -> bool:
@@ -54,7 +81,10 @@ def rounded_half_up(number: int, mass: int, total: int) -> int:
 
 
 def weighted_entries(sums: Integers, mass: int, total: int) -> list[list[int]]:
-    return [[rounded_half_up(number, mass, total) for number in row] for row in sums.tolist()]
+    return [
+        [rounded_half_up(number, mass, total) for number in row]
+        for row in sums.tolist()
+    ]
 
 
 # Adding and subtracting
@@ -65,29 +95,43 @@ def test_statistics_of_two_corpora_added_are_those_of_their_union(
     one: tuple[Integers, list[int]], other: tuple[Integers, list[int]]
 ) -> None:
     """The federated total is the pooled total, bit for bit."""
-    union = statistics_of(np.concatenate([one[0], other[0]]), one[1] + other[1], DOMAINS)
+    union = statistics_of(
+        np.concatenate([one[0], other[0]]), one[1] + other[1], DOMAINS
+    )
     assert same(statistics_of(*one, DOMAINS) + statistics_of(*other, DOMAINS), union)
 
 
 @given(corpus=corpora(), data=st.data())
-def test_a_part_taken_from_the_total_leaves_the_rest(corpus: tuple[Integers, list[int]], data: st.DataObject) -> None:
+def test_a_part_taken_from_the_total_leaves_the_rest(
+    corpus: tuple[Integers, list[int]], data: st.DataObject
+) -> None:
     """Removal is exact: what is left is what would have been summed without the part."""
     samples, labels = corpus
     cut = data.draw(st.integers(0, len(samples)))
-    part, rest = (statistics_of(samples[s], labels[s], DOMAINS) for s in (slice(cut), slice(cut, None)))
+    part, rest = (
+        statistics_of(samples[s], labels[s], DOMAINS)
+        for s in (slice(cut), slice(cut, None))
+    )
     assert same(statistics_of(samples, labels, DOMAINS) - part, rest)
 
 
 @given(one=statistics(), two=statistics(), three=statistics())
-def test_addition_is_commutative_and_associative(one: Statistics, two: Statistics, three: Statistics) -> None:
+def test_addition_is_commutative_and_associative(
+    one: Statistics, two: Statistics, three: Statistics
+) -> None:
     """Who comes first, and who is added to whom first, changes no bit."""
     assert same(one + two, two + one)
     assert same((one + two) + three, one + (two + three))
 
 
 def test_adding_leaves_its_terms_as_they_were() -> None:
-    """A total is new memory: adding to it later cannot change a holder's own sums; printed, these are not shown."""
-    one, other = one_domain(random_samples(1, 5, FEATURES)), one_domain(random_samples(2, 5, FEATURES))
+    """A total is new memory: adding to it later cannot change a holder's own sums; printed, these
+    are not shown.
+    """
+    one, other = (
+        one_domain(random_samples(1, 5, FEATURES)),
+        one_domain(random_samples(2, 5, FEATURES)),
+    )
     before = one.gram.copy()
     total = one + other
     total.gram[:] = 0
@@ -119,7 +163,9 @@ def test_statistics_of_other_shapes_do_not_add(features: int, domains: int) -> N
         (np.ones((2, 2), dtype=np.int64), np.ones((2, 1), dtype=np.int32)),
     ],
 )
-def test_sums_that_do_not_belong_together_are_no_statistics(gram: Integers, cross: Integers) -> None:
+def test_sums_that_do_not_belong_together_are_no_statistics(
+    gram: Integers, cross: Integers
+) -> None:
     """Shapes and 64-bit integers are settled when statistics are made, not when they are used."""
     with pytest.raises(ShapeMismatch):
         Statistics(gram, cross)
@@ -134,10 +180,14 @@ def test_unpacking_undoes_packing(one: Statistics) -> None:
     triangle, cross = one.packed()
     assert triangle.size == triangle_size(FEATURES) == FEATURES * (FEATURES + 1) // 2
     assert same(unpacked(triangle, cross), one)
-    assert triangle.tolist() == [one.gram[i, j] for i in range(FEATURES) for j in range(i, FEATURES)]
+    assert triangle.tolist() == [
+        one.gram[i, j] for i in range(FEATURES) for j in range(i, FEATURES)
+    ]
 
 
-@pytest.mark.parametrize("size", [0, triangle_size(FEATURES) - 1, triangle_size(FEATURES) + 1, FEATURES**2])
+@pytest.mark.parametrize(
+    "size", [0, triangle_size(FEATURES) - 1, triangle_size(FEATURES) + 1, FEATURES**2]
+)
 def test_a_triangle_of_another_size_is_refused(size: int) -> None:
     """A triangle that does not fit its cross is not stretched or cut."""
     with pytest.raises(ShapeMismatch, match=f"{size} numbers"):
@@ -145,10 +195,15 @@ def test_a_triangle_of_another_size_is_refused(size: int) -> None:
 
 
 @given(samples=drawn_samples(FEATURES), domains=st.integers(1, 5), data=st.data())
-def test_a_placed_domain_fills_its_column_alone(samples: Integers, domains: int, data: st.DataObject) -> None:
+def test_a_placed_domain_fills_its_column_alone(
+    samples: Integers, domains: int, data: st.DataObject
+) -> None:
     """A domain's statistics among several are those of samples that all carry its label."""
     place = data.draw(st.integers(0, domains - 1))
-    assert same(one_domain(samples).placed(place, domains), statistics_of(samples, [place] * len(samples), domains))
+    assert same(
+        one_domain(samples).placed(place, domains),
+        statistics_of(samples, [place] * len(samples), domains),
+    )
 
 
 @pytest.mark.parametrize(("place", "domains"), [(-1, 3), (3, 3), (0, 0)])
@@ -164,7 +219,9 @@ def test_a_place_outside_the_cohort_is_refused(place: int, domains: int) -> None
 @given(raw=raw_sums(), mass=st.integers(1, EQUAL_MASS))
 @example(raw=single_domain(np.array([[3, -1], [-1, 2]])), mass=1)
 @example(raw=single_domain(np.array([[5, -3], [-3, 2]])), mass=3)
-def test_weighting_is_the_exact_quotient_rounded_half_up(raw: Statistics, mass: int) -> None:
+def test_weighting_is_the_exact_quotient_rounded_half_up(
+    raw: Statistics, mass: int
+) -> None:
     """Every entry is ⌊A·M/N + ½⌋, negative ones too, however large the corpus."""
     weighted = raw.weighted(mass)
     assert weighted.gram.tolist() == weighted_entries(raw.gram, mass, raw.mass)
@@ -173,9 +230,16 @@ def test_weighting_is_the_exact_quotient_rounded_half_up(raw: Statistics, mass: 
 
 
 @given(raw=raw_sums(), mass=st.integers(1, MOST))
-@example(raw=single_domain(np.array([[5 << 36, 1 << 35], [1 << 35, (1 << 37) + 1]])), mass=(1 << 37) - 3)
-def test_weighting_to_a_large_mass_is_exact_or_refused(raw: Statistics, mass: int) -> None:
-    """No product wraps around on the way; only where N·M reaches 2⁶² may a target within the bound be refused."""
+@example(
+    raw=single_domain(np.array([[5 << 36, 1 << 35], [1 << 35, (1 << 37) + 1]])),
+    mass=(1 << 37) - 3,
+)
+def test_weighting_to_a_large_mass_is_exact_or_refused(
+    raw: Statistics, mass: int
+) -> None:
+    """No product wraps around on the way; only where N·M reaches 2⁶² may a target within the bound
+    be refused.
+    """
     try:
         weighted = raw.weighted(mass)
     except BoundExceeded:
@@ -188,13 +252,23 @@ def test_weighting_to_a_large_mass_is_exact_or_refused(raw: Statistics, mass: in
 def test_weighting_hides_the_size_of_a_corpus(samples: Integers, times: int) -> None:
     """The same text many times over weighs what it weighs once."""
     once = one_domain(samples)
-    assert same(Statistics(once.gram * times, once.cross * times).weighted(EQUAL_MASS), once.weighted(EQUAL_MASS))
+    assert same(
+        Statistics(once.gram * times, once.cross * times).weighted(EQUAL_MASS),
+        once.weighted(EQUAL_MASS),
+    )
 
 
-@given(parts=st.lists(raw_sums(), min_size=1, max_size=4), mass=st.integers(1, EQUAL_MASS))
-def test_columns_add_up_to_the_constant_feature_after_weighting_and_adding(parts: list[Statistics], mass: int) -> None:
+@given(
+    parts=st.lists(raw_sums(), min_size=1, max_size=4), mass=st.integers(1, EQUAL_MASS)
+)
+def test_columns_add_up_to_the_constant_feature_after_weighting_and_adding(
+    parts: list[Statistics], mass: int
+) -> None:
     """gram[:, -1] == cross.sum(axis=1) is true of every total, whatever was rounded on the way."""
-    placed = [part.weighted(mass).placed(place, len(parts)) for place, part in enumerate(parts)]
+    placed = [
+        part.weighted(mass).placed(place, len(parts))
+        for place, part in enumerate(parts)
+    ]
     total = sum(placed[1:], start=placed[0])
     assert np.array_equal(total.gram[:, -1], total.cross.sum(axis=1))
     assert total.mass == mass * len(parts)
@@ -238,7 +312,11 @@ def test_weighting_and_checking_refuse_what_could_overflow() -> None:
     assert heavy(1).weighted(MOST).mass == MOST
     assert heavy(MOST).weighted(1).mass == 1
     heavy(MOST).check()
-    for refused in (lambda: heavy(1).weighted(MOST + 1), lambda: heavy(MOST + 1).weighted(1), heavy(MOST + 1).check):
+    for refused in (
+        lambda: heavy(1).weighted(MOST + 1),
+        lambda: heavy(MOST + 1).weighted(1),
+        heavy(MOST + 1).check,
+    ):
         with pytest.raises(BoundExceeded):
             refused()
 
@@ -248,17 +326,25 @@ def test_weighting_and_checking_refuse_what_could_overflow() -> None:
 
 @given(corpus=corpora(), times=st.integers(1, 1 << 33))
 def test_sums_of_any_text_pass(corpus: tuple[Integers, list[int]], times: int) -> None:
-    """No true statistics are refused: few samples, equal samples, empty features and huge corpora included."""
+    """No true statistics are refused: few samples, equal samples, empty features and huge corpora
+    included.
+    """
     one = statistics_of(*corpus, DOMAINS)
     one.check()
     Statistics(one.gram * times, one.cross * times).check()
 
 
 @given(
-    corpora=st.lists(st.tuples(drawn_samples(FEATURES), st.integers(1, 1 << 31)), min_size=1, max_size=5),
+    corpora=st.lists(
+        st.tuples(drawn_samples(FEATURES), st.integers(1, 1 << 31)),
+        min_size=1,
+        max_size=5,
+    ),
     mass=st.sampled_from([1, 2, 7, 1000, EQUAL_MASS]),
 )
-def test_weighted_totals_of_any_text_pass(corpora: list[tuple[Integers, int]], mass: int) -> None:
+def test_weighted_totals_of_any_text_pass(
+    corpora: list[tuple[Integers, int]], mass: int
+) -> None:
     """Rounding is never mistaken for damage, even where it is all there is to see."""
     total: Statistics | None = None
     for place, (samples, times) in enumerate(corpora):
@@ -279,7 +365,9 @@ def test_sums_over_many_features_pass(count: int) -> None:
     one.weighted(EQUAL_MASS).check(rounded=1)
 
 
-def _broken(change: list[tuple[int, int, int]], cross: list[tuple[int, int, int]] | None = None) -> Statistics:
+def _broken(
+    change: list[tuple[int, int, int]], cross: list[tuple[int, int, int]] | None = None
+) -> Statistics:
     """True statistics of 50 samples over two domains, with some entries set."""
     samples = random_samples(5, 50, FEATURES)
     samples[:, :-1] //= 8
@@ -302,13 +390,19 @@ BROKEN = {
     "sample mass is -50": _broken([(3, 3, -50)], [(3, 0, -20), (3, 1, -30)]),
     "sample mass is 0": _broken([(3, 3, 0)], [(3, 0, 0), (3, 1, 0)]),
     "a sum is larger than its samples": _broken(
-        [(0, 3, FAR), (3, 0, FAR)], [(0, 0, 20 * FEATURE_LIMIT), (0, 1, FAR - 20 * FEATURE_LIMIT)]
+        [(0, 3, FAR), (3, 0, FAR)],
+        [(0, 0, 20 * FEATURE_LIMIT), (0, 1, FAR - 20 * FEATURE_LIMIT)],
     ),
     "larger than its samples allow": _broken([], [(3, 0, -10), (3, 1, 60)]),
     "breaks the Cauchy-Schwarz inequality": _broken([(0, 1, ALIKE), (1, 0, ALIKE)]),
     "the Cauchy-Schwarz inequality": _broken([(0, 1, -ALIKE), (1, 0, -ALIKE)]),
     "not positive semi-definite": _broken(
-        [(i, j, -round(0.9 * math.sqrt(SQUARES[i] * SQUARES[j]))) for i in range(3) for j in range(3) if i != j]
+        [
+            (i, j, -round(0.9 * math.sqrt(SQUARES[i] * SQUARES[j])))
+            for i in range(3)
+            for j in range(3)
+            if i != j
+        ]
     ),
 }
 
@@ -327,14 +421,22 @@ def test_sums_that_no_text_can_have_are_refused(reason: str, rounded: int) -> No
 
 
 @pytest.mark.parametrize("rounded", [0, 1, 2, 9])
-def test_rounding_explains_half_a_unit_for_each_statistics_and_no_more(rounded: int) -> None:
-    """The slack for a weighted total is as small as its law: |A_ij| − n/2 ≤ √((A_ii + n/2)(A_jj + n/2))."""
-    limit = math.floor(rounded / 2 + math.sqrt(4 + rounded / 2) * math.sqrt(9 + rounded / 2))
+def test_rounding_explains_half_a_unit_for_each_statistics_and_no_more(
+    rounded: int,
+) -> None:
+    """The slack for a weighted total is as small as its law: |A_ij| − n/2 ≤ √((A_ii + n/2)(A_jj +
+    n/2)).
+    """
+    limit = math.floor(
+        rounded / 2 + math.sqrt(4 + rounded / 2) * math.sqrt(9 + rounded / 2)
+    )
     for excess in (0, 1):
         product = limit + excess
         one = single_domain(np.array([[4, product, 0], [product, 9, 0], [0, 0, 1000]]))
         if excess:
-            with pytest.raises(BrokenIdentity, match="breaks the Cauchy-Schwarz inequality"):
+            with pytest.raises(
+                BrokenIdentity, match="breaks the Cauchy-Schwarz inequality"
+            ):
                 one.check(rounded)
         else:
             one.check(rounded)
@@ -342,13 +444,17 @@ def test_rounding_explains_half_a_unit_for_each_statistics_and_no_more(rounded: 
 
 @pytest.mark.parametrize("excess", [1, 1 << 20, 1 << 62])
 def test_squares_beyond_the_feature_limit_are_refused(excess: int) -> None:
-    """No sum of n squares exceeds n · 2²⁴; sums that do would wrap around when they are added to others."""
+    """No sum of n squares exceeds n · 2²⁴; sums that do would wrap around when they are added to
+    others.
+    """
     with pytest.raises(BrokenIdentity):
         _broken([(0, 0, (50 << 24) + excess)]).check()
 
 
 def test_columns_that_wrap_around_are_refused() -> None:
-    """Column sums that only add up modulo 2⁶⁴ are damage: a mask that did not cancel can look like this."""
+    """Column sums that only add up modulo 2⁶⁴ are damage: a mask that did not cancel can look like
+    this.
+    """
     cross = np.array([[0, 0, 0, 0], [1 << 62, 1 << 62, 1 << 62, (1 << 62) + 1]])
     with pytest.raises(BrokenIdentity):
         Statistics(np.array([[0, 0], [0, 1]]), cross).check()

@@ -1,4 +1,6 @@
-"""The attacks find what the mathematics says they can, and the measures count what they say they count."""
+"""The attacks find what the mathematics says they can, and the measures count what they say they
+count.
+"""
 
 from __future__ import annotations
 
@@ -12,31 +14,53 @@ from ridgeway.client.sums.accumulate import accumulators, gram_of_counts
 from ridgeway.common.base.errors import ShapeMismatch
 from ridgeway.common.base.settings import EQUAL_MASS, Sampling
 from ridgeway.common.statistics.sums import Integers, Statistics, single_domain
-from ridgeway.simulations.attacks import attribution, column, histogram, measure, unweighted
+from ridgeway.simulations.attacks import (
+    attribution,
+    column,
+    histogram,
+    measure,
+    unweighted,
+)
 
 ROWS, WIDTH = 300, 40
 """More equations (41 · 42 / 2) than tokens, as with the default encoder."""
 
 
-def random_table(rows: int = ROWS, width: int = WIDTH, seed: int = 0) -> NDArray[np.int16]:
+def random_table(
+    rows: int = ROWS, width: int = WIDTH, seed: int = 0
+) -> NDArray[np.int16]:
     """A table whose rows share a direction and whose directions differ in size, as real ones do."""
     numbers = np.random.default_rng(seed)
     sizes = np.geomspace(30, 600, width)
-    return np.rint(numbers.standard_normal((rows, width)) * sizes + 300).astype(np.int16)
+    return np.rint(numbers.standard_normal((rows, width)) * sizes + 300).astype(
+        np.int16
+    )
 
 
-def zipf_counts(seed: int, rows: int = ROWS, distinct: int = 150, tokens: int = 20_000) -> Integers:
-    """Counts as language has them: few frequent tokens, many that occur once or twice, many that do not occur."""
+def zipf_counts(
+    seed: int, rows: int = ROWS, distinct: int = 150, tokens: int = 20_000
+) -> Integers:
+    """Counts as language has them: few frequent tokens, many that occur once or twice, many that do
+    not occur.
+    """
     numbers = np.random.default_rng(seed)
     shares = 1 / np.arange(1, distinct + 1)
     counts = np.zeros(rows, dtype=np.int64)
-    counts[numbers.permutation(rows)[:distinct]] = np.maximum(1, tokens * shares / shares.sum() / 10)
+    counts[numbers.permutation(rows)[:distinct]] = np.maximum(
+        1, tokens * shares / shares.sum() / 10
+    )
     return counts
 
 
-def statistics_of(counts: Integers, table: NDArray[np.int16], window: int) -> Statistics:
+def statistics_of(
+    counts: Integers, table: NDArray[np.int16], window: int
+) -> Statistics:
     """The statistics of one document with these tokens in a random order."""
-    ids = np.random.default_rng(1).permutation(np.repeat(np.arange(len(counts)), counts)).astype(np.int32)
+    ids = (
+        np.random.default_rng(1)
+        .permutation(np.repeat(np.arange(len(counts)), counts))
+        .astype(np.int32)
+    )
     sums = accumulators(table, Sampling(window=window))()
     sums.add(ids, np.array([len(ids)]))
     return sums.statistics(sums.state())
@@ -65,7 +89,9 @@ def test_windows_do_not_give_the_histogram() -> None:
 
 
 def test_fewer_windows_than_features_are_attacked_as_well() -> None:
-    """A small corpus is not safe for being small: most of what is found in it is there, and much is found."""
+    """A small corpus is not safe for being small: most of what is found in it is there, and much is
+    found.
+    """
     table, counts = random_table(), zipf_counts(5, distinct=60, tokens=3_000)
     statistics = statistics_of(counts, table, 16)
     assert statistics.mass < WIDTH
@@ -79,8 +105,13 @@ def test_fewer_windows_than_features_are_attacked_as_well() -> None:
 def test_a_difference_of_totals_is_the_holders_statistics() -> None:
     """Two weighted totals that differ by one holder give it away, whatever the others hold."""
     table = random_table()
-    parts = [statistics_of(zipf_counts(seed), table, 4).weighted(EQUAL_MASS) for seed in range(3)]
-    seen = single_domain((parts[0] + parts[1] + parts[2]).gram - (parts[1] + parts[2]).gram)
+    parts = [
+        statistics_of(zipf_counts(seed), table, 4).weighted(EQUAL_MASS)
+        for seed in range(3)
+    ]
+    seen = single_domain(
+        (parts[0] + parts[1] + parts[2]).gram - (parts[1] + parts[2]).gram
+    )
     raw = unweighted(seen)
     assert raw is not None
     assert raw.equals(statistics_of(zipf_counts(0), table, 4))
@@ -88,7 +119,9 @@ def test_a_difference_of_totals_is_the_holders_statistics() -> None:
 
 @given(samples=st.integers(1, 3000), seed=st.integers(0, 10))
 def test_equal_weighting_is_undone(samples: int, seed: int) -> None:
-    """The raw sums and the number of samples follow from the weighted ones while samples are few beside the mass."""
+    """The raw sums and the number of samples follow from the weighted ones while samples are few
+    beside the mass.
+    """
     rows = np.random.default_rng(seed).integers(-4096, 4096, (samples, 8))
     rows[:, -1] = 1
     raw = single_domain(rows.T @ rows)
@@ -98,7 +131,9 @@ def test_equal_weighting_is_undone(samples: int, seed: int) -> None:
 
 
 def test_weighting_to_a_small_mass_hides_the_raw_sums() -> None:
-    """With fewer samples in the public mass than in the corpus, rounding has thrown something away."""
+    """With fewer samples in the public mass than in the corpus, rounding has thrown something
+    away.
+    """
     table = random_table()
     raw = statistics_of(zipf_counts(0), table, 1)
     found = unweighted(raw.weighted(raw.mass // 3))
@@ -144,8 +179,14 @@ def test_a_column_of_many_tokens_does_not() -> None:
 def test_tokens_are_attributed_to_the_domain_whose_column_they_are_in() -> None:
     """Two domains of few tokens each: the total says whose is whose."""
     table = random_table()
-    parts = [np.where(np.isin(np.arange(ROWS), ids), 50, 0) for ids in (np.arange(12), np.arange(12, 24))]
-    placed = [single_domain(gram_of_counts(table, counts)).placed(place, 2) for place, counts in enumerate(parts)]
+    parts = [
+        np.where(np.isin(np.arange(ROWS), ids), 50, 0)
+        for ids in (np.arange(12), np.arange(12, 24))
+    ]
+    placed = [
+        single_domain(gram_of_counts(table, counts)).placed(place, 2)
+        for place, counts in enumerate(parts)
+    ]
     domains = attribution(table, placed[0] + placed[1])
     assert domains[:24].tolist() == [0] * 12 + [1] * 12
 
@@ -154,7 +195,9 @@ def test_tokens_are_attributed_to_the_domain_whose_column_they_are_in() -> None:
 
 
 def test_measures_by_hand() -> None:
-    """Five true tokens, two of them rare; three are found, one of those wrongly, and one count is right."""
+    """Five true tokens, two of them rare; three are found, one of those wrongly, and one count is
+    right.
+    """
     truth = np.array([5, 9, 3, 1, 2, 0, 0, 0])
     estimate = np.array([5, 8, 0, 0, 0, 4, 0, 0])
     result = measure(estimate, truth)
@@ -170,7 +213,12 @@ def test_a_perfect_attack_measures_one() -> None:
     """And nothing found measures zero, with no precision to speak of."""
     truth = np.array([1, 0, 7])
     perfect = measure(truth, truth)
-    assert (perfect.recovered, perfect.rare_recovered, perfect.exact, perfect.precision) == (1, 1, 1, 1)
+    assert (
+        perfect.recovered,
+        perfect.rare_recovered,
+        perfect.exact,
+        perfect.precision,
+    ) == (1, 1, 1, 1)
     nothing = measure(np.zeros(3, dtype=np.int64), truth)
     assert (nothing.recovered, nothing.precision, nothing.chance) == (0, None, 0)
     assert measure(truth, np.array([3, 4, 5])).rare_recovered is None

@@ -1,4 +1,6 @@
-"""Planted documents: they prove no more than the terms allow, and notice noise that is too small."""
+"""Planted documents: they prove no more than the terms allow, and notice noise that is too
+small.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ modes = pytest.mark.parametrize("mode", ["columns", "full"])
 @pytest.fixture(scope="module")
 def prior() -> PublicPrior:
     rng = np.random.default_rng(0)
-    return make_prior(ENCODER, [["".join(rng.choice(list(LETTERS), 40)) for _ in range(200)]])
+    return make_prior(
+        ENCODER, [["".join(rng.choice(list(LETTERS), 40)) for _ in range(200)]]
+    )
 
 
 @modes
@@ -27,7 +31,9 @@ def prior() -> PublicPrior:
 def test_planted_documents_prove_no_more_than_the_terms_allow(
     mode: PrivacyMode, epsilon: float, prior: PublicPrior
 ) -> None:
-    """6,000 guesses: the bound is below ε, and the attack as good as the noise lets the best one be, and no better."""
+    """6,000 guesses: the bound is below ε, and the attack as good as the noise lets the best one
+    be, and no better.
+    """
     rng = np.random.default_rng(5)
     privacy = Privacy(mode=mode, epsilon=epsilon, prior=prior.fingerprint)
     found = plant(privacy, canaries(ENCODER, prior, 60, rng), 100, rng, rng.bytes)
@@ -37,11 +43,16 @@ def test_planted_documents_prove_no_more_than_the_terms_allow(
 
 
 @modes
-def test_noise_that_is_too_small_is_noticed(mode: PrivacyMode, prior: PublicPrior) -> None:
+def test_noise_that_is_too_small_is_noticed(
+    mode: PrivacyMode, prior: PublicPrior
+) -> None:
     """What was noised for ε = 20 cannot pass for ε = 1: the bound proves more than was promised."""
     rng = np.random.default_rng(6)
     weak = Privacy(mode=mode, epsilon=20.0, prior=prior.fingerprint)
-    assert plant(weak, canaries(ENCODER, prior, 60, rng), 100, rng, rng.bytes).at_least > 1.5
+    assert (
+        plant(weak, canaries(ENCODER, prior, 60, rng), 100, rng, rng.bytes).at_least
+        > 1.5
+    )
 
 
 def test_nothing_is_proven_by_guessing() -> None:
@@ -52,5 +63,8 @@ def test_nothing_is_proven_by_guessing() -> None:
 
 def test_what_always_tells_proves_much() -> None:
     """The bound grows with the number of guesses where documents are told every time."""
-    few, many = (epsilon_at_least(np.ones(count), np.zeros(count), 1e-8) for count in (100, 10_000))
+    few, many = (
+        epsilon_at_least(np.ones(count), np.zeros(count), 1e-8)
+        for count in (100, 10_000)
+    )
     assert 2 < few < many

@@ -15,8 +15,8 @@ from ridgeway.simulations import demo
 from tests.support.commands import Workshop
 
 VISITORS = Path(__file__).parents[1] / "data" / "visitors.jsonl"
-"""Questions as people type them, each with the domain of its expert, or none. They are to judge by: nothing is chosen
-on them, and none of them may be added to the corpora.
+"""Questions as people type them, each with the domain of its expert, or none. They are to judge by:
+nothing is chosen on them, and none of them may be added to the corpora.
 """
 
 
@@ -27,9 +27,11 @@ def test_the_demo_runs_the_whole_path(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """It ends well, routes its prompts where they belong, and leaves a release that knows what a visitor asks about.
+    """It ends well, routes its prompts where they belong, and leaves a release that knows what a
+    visitor asks about.
 
-    As on a second run, it finds the encoders converted. Its commands run in this process, which spares seconds.
+    As on a second run, it finds the encoders converted. Its commands run in this process, which
+    spares seconds.
     """
     for cache in (smollm2_cache, sentences_cache):
         shutil.copytree(cache, tmp_path / "demo-run" / "cache", dirs_exist_ok=True)
@@ -37,7 +39,10 @@ def test_the_demo_runs_the_whole_path(
 
     def run(command: Sequence[str], *, check: bool, env: dict[str, str]) -> None:
         assert Path(command[0]).exists() and check
-        own = {name: env[name] for name in ("RIDGEWAY_CACHE", "RIDGEWAY_CONFIG", "RIDGEWAY_STATE")}
+        own = {
+            name: env[name]
+            for name in ("RIDGEWAY_CACHE", "RIDGEWAY_CONFIG", "RIDGEWAY_STATE")
+        }
         assert all(value.startswith("demo-run/") for value in own.values())
         done = Workshop(tmp_path).call(*command[1:], cwd=None, stdin=b"", **own)
         assert done.code == 0, done.stderr
@@ -53,12 +58,19 @@ def test_the_demo_runs_the_whole_path(
     manifest = json.loads((release / "manifest.json").read_bytes())
     assert manifest["cohort"]["holders"] == len(manifest["domains"])
     router = Router.load(release)
-    asked = [json.loads(line) for line in VISITORS.read_text(encoding="utf-8").splitlines()]
+    asked = [
+        json.loads(line) for line in VISITORS.read_text(encoding="utf-8").splitlines()
+    ]
     routed = router.route_many([each["text"] for each in asked])
-    pairs = [(each["domain"], decision.domain) for each, decision in zip(asked, routed, strict=True)]
+    pairs = [
+        (each["domain"], decision.domain)
+        for each, decision in zip(asked, routed, strict=True)
+    ]
     known = [domain == found for domain, found in pairs if domain]
     unknown = [found is None for domain, found in pairs if not domain]
-    assert sum(known) >= 0.85 * len(known)  # 63 of 72 with the packages of requirements.lock
+    assert sum(known) >= 0.85 * len(
+        known
+    )  # 63 of 72 with the packages of requirements.lock
     assert sum(unknown) >= 0.7 * len(unknown)  # 21 of 24
     offered = {router.route(prompt).domain for prompt in manifest["examples"]}
     assert offered == {"law", "c", "mathematics", "machine_learning", None}

@@ -10,22 +10,34 @@ from typing import Any
 
 import pytest
 
-from tests.support.flower_parts import ClientApp, ConfigRecord, FlowerMessage, RecordDict, process_grid
+from tests.support.flower_parts import (
+    ClientApp,
+    ConfigRecord,
+    FlowerMessage,
+    RecordDict,
+    process_grid,
+)
 
 TYPE = "query.who"
 
 
 def app() -> ClientApp:
-    """Says which process answers, and for the how many-th time for this node; one node ends its process."""
+    """Says which process answers, and for the how many-th time for this node; one node ends its
+    process.
+    """
     made = ClientApp()
 
     @made.query("who")
     def who(message: FlowerMessage, context: Any) -> FlowerMessage:
         if "end" in message.content:
             os.kill(os.getpid(), signal.SIGKILL)
-        times = int(context.state["given"]["times"]) + 1 if "given" in context.state else 1
+        times = (
+            int(context.state["given"]["times"]) + 1 if "given" in context.state else 1
+        )
         context.state["given"] = ConfigRecord({"times": times})
-        answer = ConfigRecord({"process": os.getpid(), "times": times, "node": context.node_id})
+        answer = ConfigRecord(
+            {"process": os.getpid(), "times": times, "node": context.node_id}
+        )
         return FlowerMessage(RecordDict({"answer": answer}), reply_to=message)
 
     return made
@@ -34,18 +46,33 @@ def app() -> ClientApp:
 def asked(nodes: Sequence[int], ending: int = 0) -> list[FlowerMessage]:
     plain = RecordDict({"question": ConfigRecord({"bulk": bytes(1 << 20)})})
     last = RecordDict({"end": ConfigRecord({})})
-    return [FlowerMessage(last if node == ending else plain, node, TYPE) for node in nodes]
+    return [
+        FlowerMessage(last if node == ending else plain, node, TYPE) for node in nodes
+    ]
 
 
 def test_every_holder_answers_in_a_process_that_is_its_own_for_good() -> None:
-    """Two processes, neither of them this one; and what a holder's context holds is there the next time."""
+    """Two processes, neither of them this one; and what a holder's context holds is there the next
+    time.
+    """
     nodes = {node: Path(f"holder-{node}") for node in range(1, 6)}
     with process_grid(app, nodes, 2) as grid:
         for times in (1, 2):
-            answers = [reply.content["answer"] for reply in grid.send_and_receive(asked(list(nodes)))]
-            assert [(each["node"], each["times"]) for each in answers] == [(node, times) for node in nodes]
+            answers = [
+                reply.content["answer"]
+                for reply in grid.send_and_receive(asked(list(nodes)))
+            ]
+            assert [(each["node"], each["times"]) for each in answers] == [
+                (node, times) for node in nodes
+            ]
             processes = [each["process"] for each in answers]
-            assert processes[0] == processes[2] == processes[4] != processes[1] == processes[3]
+            assert (
+                processes[0]
+                == processes[2]
+                == processes[4]
+                != processes[1]
+                == processes[3]
+            )
             assert os.getpid() not in processes
     for process in set(processes):
         with pytest.raises(ProcessLookupError):

@@ -1,4 +1,6 @@
-"""Attacks on sums of documents under noise: they work where there is none, and say what ε allows."""
+"""Attacks on sums of documents under noise: they work where there is none, and say what ε
+allows.
+"""
 
 from __future__ import annotations
 
@@ -38,17 +40,32 @@ def prior() -> PublicPrior:
 
 def test_without_noise_tokens_of_the_documents_are_named(prior: PublicPrior) -> None:
     """An attack that cannot succeed would find every noise enough."""
-    rows = document_vectors(prior, *ENCODER.tokenizer.encode_many(texts(50, "xyz")), ENCODER.table)
-    sums, directions = bounded_sums("full", rows), token_directions(prior, ENCODER.table)
+    rows = document_vectors(
+        prior, *ENCODER.tokenizer.encode_many(texts(50, "xyz")), ENCODER.table
+    )
+    sums, directions = (
+        bounded_sums("full", rows),
+        token_directions(prior, ENCODER.table),
+    )
     there = set(ENCODER.tokenizer.encode("xyz").tolist())
-    assert set(np.flatnonzero(tokens_by_column(directions, sums.column[:-1])).tolist()) <= there
-    assert set(np.flatnonzero(tokens_by_products(directions, sums.products)).tolist()) <= there
+    assert (
+        set(np.flatnonzero(tokens_by_column(directions, sums.column[:-1])).tolist())
+        <= there
+    )
+    assert (
+        set(np.flatnonzero(tokens_by_products(directions, sums.products)).tolist())
+        <= there
+    )
 
 
 @modes
-def test_without_noise_documents_are_told_from_others(mode: PrivacyMode, prior: PublicPrior) -> None:
+def test_without_noise_documents_are_told_from_others(
+    mode: PrivacyMode, prior: PublicPrior
+) -> None:
     """Few documents, and the sums of them as they are: members score higher nearly always."""
-    own, others = (half_of(texts(10, seed=seed), ENCODER, prior).rows for seed in (1, 2))
+    own, others = (
+        half_of(texts(10, seed=seed), ENCODER, prior).rows for seed in (1, 2)
+    )
     sums = bounded_sums(mode, own)
     assert auc(membership_scores(own, sums), membership_scores(others, sums)) > 0.75
 
@@ -65,21 +82,33 @@ def test_the_noise_tells_less_than_epsilon_allows(epsilon: float) -> None:
 
 
 @modes
-def test_under_noise_own_and_control_are_told_alike(mode: PrivacyMode, prior: PublicPrior) -> None:
-    """At ε = 0.1 the sums of 200 short documents say of them what they say of any text of the domain."""
+def test_under_noise_own_and_control_are_told_alike(
+    mode: PrivacyMode, prior: PublicPrior
+) -> None:
+    """At ε = 0.1 the sums of 200 short documents say of them what they say of any text of the
+    domain.
+    """
     own, control = halves(texts(400), ENCODER, prior)
     privacy = Privacy(mode=mode, epsilon=0.1, prior=prior.fingerprint)
-    told = audit_halves(own, control, ENCODER, prior, privacy, np.random.default_rng(1).bytes)
-    assert [each.view for each in told.findings] == (["column"] if mode == "columns" else ["column", "products"])
+    told = audit_halves(
+        own, control, ENCODER, prior, privacy, np.random.default_rng(1).bytes
+    )
+    assert [each.view for each in told.findings] == (
+        ["column"] if mode == "columns" else ["column", "products"]
+    )
     found = told.membership_auc
     assert 0.35 < found.own_against_control < 0.65 and found.worst_case < found.allowed
-    assert len(own.rows) + len(control.rows) == 400 == told.documents + len(control.rows)
+    assert (
+        len(own.rows) + len(control.rows) == 400 == told.documents + len(control.rows)
+    )
 
 
 def test_a_document_and_its_copy_are_in_one_half(prior: PublicPrior) -> None:
     """Else a control would hold what was summed."""
     own, control = halves(texts(100) * 2, ENCODER, prior)
-    assert not {row.tobytes() for row in own.rows} & {row.tobytes() for row in control.rows}
+    assert not {row.tobytes() for row in own.rows} & {
+        row.tobytes() for row in control.rows
+    }
 
 
 @pytest.mark.parametrize("count", [0, 10])

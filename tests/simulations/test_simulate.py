@@ -1,4 +1,6 @@
-"""Whole federations on one machine: the command, the dealing of corpora, and holders that fall away in a round."""
+"""Whole federations on one machine: the command, the dealing of corpora, and holders that fall away
+in a round.
+"""
 
 from __future__ import annotations
 
@@ -53,42 +55,62 @@ def workshop(tmp_path: Path) -> Workshop:
     save_encoder(tiny_encoder(WIDTH), tmp_path / "encoder")
     for domain in ALPHABETS:
         write_jsonl(tmp_path / "data" / f"{domain}.train.jsonl", sentences(domain, 60))
-        write_jsonl(tmp_path / "data" / f"{domain}.test.jsonl", sentences(domain, 75)[60:])
+        write_jsonl(
+            tmp_path / "data" / f"{domain}.test.jsonl", sentences(domain, 75)[60:]
+        )
     return Workshop(tmp_path)
 
 
 def corpora() -> list[Corpus]:
-    return [Corpus(domain, tuple(sentences(domain, 40)), tuple(sentences(domain, 50)[40:])) for domain in ALPHABETS]
+    return [
+        Corpus(domain, tuple(sentences(domain, 40)), tuple(sentences(domain, 50)[40:]))
+        for domain in ALPHABETS
+    ]
 
 
 def ready(folder: Path, **options: Any) -> SimulatedFederation:
     """A federation of small corpora whose epochs are open."""
     encoder = f"dir:{folder.parent / 'encoder'}"
     save_encoder(tiny_encoder(WIDTH), folder.parent / "encoder")
-    simulated = create_simulated_federation(folder, corpora(), encoder=encoder, **options)
+    simulated = create_simulated_federation(
+        folder, corpora(), encoder=encoder, **options
+    )
     assert list(open_epochs(simulated)) == list(simulated.nodes)
     return simulated
 
 
 def copied(simulated: SimulatedFederation, folder: Path) -> SimulatedFederation:
-    """The same holders with the same keys, sums and corpora; what they spend in the copy is spent there."""
+    """The same holders with the same keys, sums and corpora; what they spend in the copy is spent
+    there.
+    """
     for part in ("coordinator", "holders"):
         shutil.copytree(simulated.folder / part, folder / part, symlinks=True)
-    nodes = {name: folder / "holders" / home.name for name, home in simulated.nodes.items()}
+    nodes = {
+        name: folder / "holders" / home.name for name, home in simulated.nodes.items()
+    }
     before = str((simulated.folder / "spending").resolve())
     after = str((folder / "spending").resolve())
     for home in nodes.values():
         settings = (home / CLIENT_TOML).read_text(encoding="utf-8")
-        (home / CLIENT_TOML).write_text(settings.replace(before, after), encoding="utf-8")
-    federation = Federation(folder / "coordinator", encoder=simulated.federation.encoder)
+        (home / CLIENT_TOML).write_text(
+            settings.replace(before, after), encoding="utf-8"
+        )
+    federation = Federation(
+        folder / "coordinator", encoder=simulated.federation.encoder
+    )
     return replace(simulated, folder=folder, federation=federation, nodes=nodes)
 
 
 @given(sizes=st.lists(st.integers(1, 30), min_size=1, max_size=5), data=st.data())
-def test_dealing_gives_every_text_to_one_holder(sizes: list[int], data: st.DataObject) -> None:
-    """No text is lost or dealt twice, every holder has some, and there are as many holders as were asked for."""
+def test_dealing_gives_every_text_to_one_holder(
+    sizes: list[int], data: st.DataObject
+) -> None:
+    """No text is lost or dealt twice, every holder has some, and there are as many holders as were
+    asked for.
+    """
     found = [
-        Corpus(f"d{place}", tuple(f"{place}-{each}" for each in range(size)), ()) for place, size in enumerate(sizes)
+        Corpus(f"d{place}", tuple(f"{place}-{each}" for each in range(size)), ())
+        for place, size in enumerate(sizes)
     ]
     holders = data.draw(st.integers(len(found), len(found) * min(sizes)))
     dealt = deal(found, holders)
@@ -96,41 +118,81 @@ def test_dealing_gives_every_text_to_one_holder(sizes: list[int], data: st.DataO
     assert all(texts for _, texts in dealt.values())
     texts = [text for _, own in dealt.values() for text in own]
     assert sorted(texts) == sorted(text for each in found for text in each.train)
-    assert all(text.startswith(domain[1:] + "-") for domain, own in dealt.values() for text in own)
+    assert all(
+        text.startswith(domain[1:] + "-")
+        for domain, own in dealt.values()
+        for text in own
+    )
 
 
-@pytest.mark.parametrize(("weighting", "holders"), [("tokens", 3), ("tokens", 7), ("equal", 3)])
-def test_federated_equals_centralised(weighting: Weighting, holders: int, tmp_path: Path) -> None:
-    """Rounds in the clear and masked, files of sums that are added, and one machine with all text: the same bytes."""
+@pytest.mark.parametrize(
+    ("weighting", "holders"), [("tokens", 3), ("tokens", 7), ("equal", 3)]
+)
+def test_federated_equals_centralised(
+    weighting: Weighting, holders: int, tmp_path: Path
+) -> None:
+    """Rounds in the clear and masked, files of sums that are added, and one machine with all text:
+    the same bytes.
+    """
     found, routers = corpora(), set()
     modes: tuple[Mode, ...] = ("masked", "clear")
     for mode in modes:
-        simulated = ready(tmp_path / mode, holders=holders, mode=mode, weighting=weighting)
+        simulated = ready(
+            tmp_path / mode, holders=holders, mode=mode, weighting=weighting
+        )
         run_in_memory(simulated, no_watch)
         federation = simulated.federation
         assert federation.newest is not None
         release = federation.release_folder(federation.newest.number)
         routers.add((release / ROUTER).read_bytes())
     choices = RouterChoices.of_manifest(load_release(release).manifest)
-    texts, sampling = {each.name: each.train for each in found}, federation.terms.sampling
+    texts, sampling = (
+        {each.name: each.train for each in found},
+        federation.terms.sampling,
+    )
     pooled = []
     for name, own in texts.items():
         path = write_jsonl(tmp_path / "text" / f"{name}.jsonl", own)
         job = PrepareJob((path,), name, sampling, DEFAULT.holdout, ("text",), 1)
         pooled.append(prepare(job, federation.encoder, tmp_path / "cache").prepared)
-    opened = [(holder, holder.epoch(federation.terms)) for holder in map(Holder, simulated.nodes.values())]
+    opened = [
+        (holder, holder.epoch(federation.terms))
+        for holder in map(Holder, simulated.nodes.values())
+    ]
     files = [holder.epochs.statistics(epoch) for holder, epoch in opened]
     for name, parts in (("pooled", pooled), ("added", files)):
-        publish(parts, federation.encoder, choices, federation.identity, tmp_path / name)
+        publish(
+            parts, federation.encoder, choices, federation.identity, tmp_path / name
+        )
         routers.add((tmp_path / name / ROUTER).read_bytes())
     assert len(routers) == 1
 
 
 def test_the_command_reports_what_programs_want_to_know(workshop: Workshop) -> None:
-    """Accuracy, domains, confusion and timings as JSON; the release where it was asked for, and it routes."""
-    done = workshop.call("simulate", "--data", "data", "--encoder", workshop.encoder, "--out", "out", "--json")
+    """Accuracy, domains, confusion and timings as JSON; the release where it was asked for, and it
+    routes.
+    """
+    done = workshop.call(
+        "simulate",
+        "--data",
+        "data",
+        "--encoder",
+        workshop.encoder,
+        "--out",
+        "out",
+        "--json",
+    )
     assert done.code == 0, done.stderr
-    assert set(done.json) >= {"accuracy", "domains", "confusion", "order", "timings", "release", "holders", "engine"}
+    assert set(done.json) >= {
+        "accuracy",
+        "domains",
+        "confusion",
+        "order",
+        "timings",
+        "release",
+        "holders",
+        "engine",
+    }
     assert done.json["accuracy"] == 100.0
     assert done.json["order"] == sorted(ALPHABETS)
     assert done.json["holders"] == 3
@@ -142,15 +204,36 @@ def test_the_command_reports_what_programs_want_to_know(workshop: Workshop) -> N
 
 
 def test_several_holders_of_a_domain_and_one_that_is_away(workshop: Workshop) -> None:
-    """Whoever is away is named, and the others make the release; a domain goes on with the holders it has left."""
-    words = ["simulate", "--data", "data", "--encoder", workshop.encoder, "--holders", "7", "--drop", "law-1", "--json"]
+    """Whoever is away is named, and the others make the release; a domain goes on with the holders
+    it has left.
+    """
+    words = [
+        "simulate",
+        "--data",
+        "data",
+        "--encoder",
+        workshop.encoder,
+        "--holders",
+        "7",
+        "--drop",
+        "law-1",
+        "--json",
+    ]
     done = workshop.call(*words)
     assert done.code == 0, done.stderr
     assert done.json["absent"] == ["law-1"]
     assert "absent    law-1" in done.stderr
     assert done.json["order"] == sorted(ALPHABETS)
     gone = workshop.call(
-        "simulate", "--data", "data", "--encoder", workshop.encoder, "--drop", "law", "--json", "--clear"
+        "simulate",
+        "--data",
+        "data",
+        "--encoder",
+        workshop.encoder,
+        "--drop",
+        "law",
+        "--json",
+        "--clear",
     )
     assert gone.json["order"] == ["code", "medicine"]
 
@@ -161,9 +244,22 @@ def test_a_private_round_needs_one_option(workshop: Workshop, sums: str) -> None
     for domain in ALPHABETS:
         write_jsonl(workshop / "data" / f"{domain}.train.jsonl", sentences(domain, 600))
     write_prior(
-        make_prior(tiny_encoder(WIDTH), [sentences(domain, 75)[60:] for domain in ALPHABETS]), workshop / "prior"
+        make_prior(
+            tiny_encoder(WIDTH), [sentences(domain, 75)[60:] for domain in ALPHABETS]
+        ),
+        workshop / "prior",
     )
-    words = ["--private", "--data", "data", "--encoder", workshop.encoder, "--epsilon", "8", "--prior", "prior"]
+    words = [
+        "--private",
+        "--data",
+        "data",
+        "--encoder",
+        workshop.encoder,
+        "--epsilon",
+        "8",
+        "--prior",
+        "prior",
+    ]
     named = [] if sums == "columns" else ["--sums", sums]
     done = workshop.call("simulate", *words, *named, "--out", "out", "--json")
     assert done.code == 0, done.stderr
@@ -175,11 +271,23 @@ def test_a_private_round_needs_one_option(workshop: Workshop, sums: str) -> None
 def test_a_private_round_reads_sentences(
     workshop: Workshop, sentences_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The release is a cascade, whose table leaves more to the sentence encoder than that of exact sums."""
+    """The release is a cascade, whose table leaves more to the sentence encoder than that of exact
+    sums.
+    """
     monkeypatch.setenv("RIDGEWAY_CACHE", str(sentences_cache))
     for domain in ALPHABETS:
-        write_jsonl(workshop / "data" / f"{domain}.train.jsonl", sentences(domain, 150, 60))
-    words = ["--private", "--data", "data", "--encoder", f"{workshop.encoder}+sentence", "--epsilon", "8"]
+        write_jsonl(
+            workshop / "data" / f"{domain}.train.jsonl", sentences(domain, 150, 60)
+        )
+    words = [
+        "--private",
+        "--data",
+        "data",
+        "--encoder",
+        f"{workshop.encoder}+sentence",
+        "--epsilon",
+        "8",
+    ]
     done = workshop.call("simulate", *words, "--out", "out", "--json")
     assert done.code == 0, done.stderr
     release = load_release(workshop / "out")
@@ -190,12 +298,24 @@ def test_a_private_round_reads_sentences(
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--private", "--prior", "nowhere", "--work", "new"], "there is no prior nowhere"),
-        (["--private", "--clear"], "--private and --clear exclude each other; give one"),
-        (["--private", "--sums", "rows"], "there is no privacy mode 'rows'; use columns or full"),
+        (
+            ["--private", "--prior", "nowhere", "--work", "new"],
+            "there is no prior nowhere",
+        ),
+        (
+            ["--private", "--clear"],
+            "--private and --clear exclude each other; give one",
+        ),
+        (
+            ["--private", "--sums", "rows"],
+            "there is no privacy mode 'rows'; use columns or full",
+        ),
         (["--private", "--epsilon", "0"], "ε must be above 0 and at most 20, not 0"),
         (["--epsilon", "1"], "--epsilon needs --private: other rounds have no noise"),
-        (["--clear", "--sums", "full", "--prior", "p"], "--sums and --prior needs --private"),
+        (
+            ["--clear", "--sums", "full", "--prior", "p"],
+            "--sums and --prior needs --private",
+        ),
         (["--holders", "2"], "3 domains need at least as many holders, not 2"),
         (["--holders", "1000"], "too few for"),
         (["--holders", "20"], "would have 8 documents, and a holder needs 10"),
@@ -209,7 +329,9 @@ def test_a_private_round_reads_sentences(
         (["--drop-rate", "1"], "a drop rate lies between 0 and 1"),
     ],
 )
-def test_bad_input_is_one_sentence(workshop: Workshop, words: list[str], sentence: str) -> None:
+def test_bad_input_is_one_sentence(
+    workshop: Workshop, words: list[str], sentence: str
+) -> None:
     """A non-zero exit, one line of why, and nothing written."""
     before = sorted(workshop.folder.rglob("*"))
     named = [] if "--data" in words else ["--data", "data"]
@@ -219,14 +341,31 @@ def test_bad_input_is_one_sentence(workshop: Workshop, words: list[str], sentenc
     assert last.startswith("ridgeway: ")
     assert sentence in last
     assert not done.stdout
-    assert [path for path in sorted(workshop.folder.rglob("*")) if path not in before] == []
+    assert [
+        path for path in sorted(workshop.folder.rglob("*")) if path not in before
+    ] == []
 
 
-def test_a_private_round_with_words_is_refused_before_anything_is_written(workshop: Workshop) -> None:
-    """The sentence names an encoder that can be used, and the folder of the federation does not come to be."""
-    words = ["--data", "data", "--encoder", f"{workshop.encoder}+words", "--private", "--work", "new"]
+def test_a_private_round_with_words_is_refused_before_anything_is_written(
+    workshop: Workshop,
+) -> None:
+    """The sentence names an encoder that can be used, and the folder of the federation does not
+    come to be.
+    """
+    words = [
+        "--data",
+        "data",
+        "--encoder",
+        f"{workshop.encoder}+words",
+        "--private",
+        "--work",
+        "new",
+    ]
     done = workshop.call("simulate", *words)
-    assert done.code == 2 and "token features and USE sentence features only" in done.stderr
+    assert (
+        done.code == 2
+        and "token features and USE sentence features only" in done.stderr
+    )
     assert "--encoder smollm2+sentence" in done.stderr
     assert not (workshop / "new").exists()
 
@@ -239,22 +378,38 @@ def test_holders_in_processes_give_the_very_release_of_one_process(
     other = copied(simulated, tmp_path / "other")
     gone = {next(iter(simulated.nodes)): 2}
     run_in_memory(simulated, no_watch, gone)
-    monkeypatch.setattr(local_grid, "process_grid", lambda app, nodes, processes: process_grid(app, nodes, 2))
+    monkeypatch.setattr(
+        local_grid,
+        "process_grid",
+        lambda app, nodes, processes: process_grid(app, nodes, 2),
+    )
     run_in_memory(other, no_watch, gone)
-    assert contents(simulated.federation.release_folder(1)) == contents(other.federation.release_folder(1))
+    assert contents(simulated.federation.release_folder(1)) == contents(
+        other.federation.release_folder(1)
+    )
 
 
-def test_epochs_that_processes_open_hold_the_same_sums(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Many holders are shared out over processes; what stands ready is what one process makes, under other names."""
+def test_epochs_that_processes_open_hold_the_same_sums(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many holders are shared out over processes; what stands ready is what one process makes,
+    under other names.
+    """
     one = ready(tmp_path / "one")
     other = copied(one, tmp_path / "other")
     monkeypatch.setattr(simulated_federation, "MANY_HOLDERS", 1)
     assert list(open_epochs(other)) == list(other.nodes)
     for name in one.nodes:
         first, second = Holder(one.nodes[name]), Holder(other.nodes[name])
-        before, after = first.epoch(one.federation.terms), second.epoch(other.federation.terms)
+        before, after = (
+            first.epoch(one.federation.terms),
+            second.epoch(other.federation.terms),
+        )
         assert before.name != after.name
-        assert first.epochs.statistics(before).content == second.epochs.statistics(after).content
+        assert (
+            first.epochs.statistics(before).content
+            == second.epochs.statistics(after).content
+        )
 
 
 @pytest.mark.parametrize("mode", ["masked", "clear"])
@@ -262,13 +417,19 @@ def test_nothing_private_reaches_the_coordinator(mode: Mode, tmp_path: Path) -> 
     """No word of a text and no path of a corpus stands in anything the coordinator keeps."""
     simulated = ready(tmp_path / "work", mode=mode)
     run_in_memory(simulated, no_watch)
-    kept = b"".join(path.read_bytes() for path in simulated.federation.folder.rglob("*") if path.is_file())
+    kept = b"".join(
+        path.read_bytes()
+        for path in simulated.federation.folder.rglob("*")
+        if path.is_file()
+    )
     assert len(kept) > 10_000
     for domain in ALPHABETS:
         for text in sentences(domain, 40):
             assert text[10:40].encode() not in kept
     assert b"corpora" not in kept
-    assert json.dumps(str(tmp_path)).strip('"').encode() not in kept.replace(f"dir:{tmp_path}".encode(), b"")
+    assert json.dumps(str(tmp_path)).strip('"').encode() not in kept.replace(
+        f"dir:{tmp_path}".encode(), b""
+    )
 
 
 # Holders that fall away
@@ -288,7 +449,10 @@ def five_holders(folder: Path, **options: Any) -> SimulatedFederation:
 
 @pytest.fixture
 def prior(tmp_path: Path) -> Path:
-    write_prior(make_prior(tiny_encoder(WIDTH), [each.test for each in corpora()]), tmp_path / "prior")
+    write_prior(
+        make_prior(tiny_encoder(WIDTH), [each.test for each in corpora()]),
+        tmp_path / "prior",
+    )
     return tmp_path / "prior"
 
 
@@ -310,7 +474,11 @@ def absences(simulated: SimulatedFederation) -> dict[str, str]:
 def opened(simulated: SimulatedFederation) -> dict[str, list[str]]:
     """Which sums every holder has helped to open."""
     return {
-        name: [entry.facts["lot"] for entry in Holder(home).journal.entries() if entry.kind == "opened"]
+        name: [
+            entry.facts["lot"]
+            for entry in Holder(home).journal.entries()
+            if entry.kind == "opened"
+        ]
         for name, home in simulated.nodes.items()
     }
 
@@ -323,8 +491,12 @@ def opened(simulated: SimulatedFederation) -> dict[str, list[str]]:
     rate=st.floats(0, 1, exclude_max=True),
     order=st.randoms(),
 )
-def test_the_same_holders_fall_at_the_same_stages_in_every_run(names: list[str], rate: float, order: Any) -> None:
-    """As many as the rate says, whatever order they are named in, and spread evenly over the stages."""
+def test_the_same_holders_fall_at_the_same_stages_in_every_run(
+    names: list[str], rate: float, order: Any
+) -> None:
+    """As many as the rate says, whatever order they are named in, and spread evenly over the
+    stages.
+    """
     dropouts = choose_dropouts(names, rate)
     assert len(dropouts) == round(rate * len(names))
     assert dropouts.keys() <= set(names)
@@ -333,13 +505,20 @@ def test_the_same_holders_fall_at_the_same_stages_in_every_run(names: list[str],
     assert choose_dropouts(shuffled, rate) == dropouts
     stages = Counter(dropouts.values())
     assert stages.keys() <= STAGES.keys()
-    assert max(stages.values(), default=0) - min((stages[stage] for stage in STAGES), default=0) <= 1
+    assert (
+        max(stages.values(), default=0)
+        - min((stages[stage] for stage in STAGES), default=0)
+        <= 1
+    )
 
 
 @given(
-    names=st.lists(st.text("abc123", min_size=1), unique=True, max_size=40), rates=st.tuples(*[st.floats(0, 0.99)] * 2)
+    names=st.lists(st.text("abc123", min_size=1), unique=True, max_size=40),
+    rates=st.tuples(*[st.floats(0, 0.99)] * 2),
 )
-def test_whoever_falls_at_a_rate_falls_at_a_greater_one_too(names: list[str], rates: tuple[float, float]) -> None:
+def test_whoever_falls_at_a_rate_falls_at_a_greater_one_too(
+    names: list[str], rates: tuple[float, float]
+) -> None:
     """At the same stage: rates can be compared."""
     fewer, more = (choose_dropouts(names, rate) for rate in sorted(rates))
     assert fewer.items() <= more.items()
@@ -367,17 +546,27 @@ def test_a_rate_that_leaves_nobody_is_refused(rate: float) -> None:
 def test_a_round_goes_on_without_a_holder_that_falls_at_any_stage(
     simulated: SimulatedFederation, stage: int, step: str, counted: bool
 ) -> None:
-    """As many as must be left are left. Whoever had signed is in the sum; whoever had not leaves its domain lighter."""
+    """As many as must be left are left. Whoever had signed is in the sum; whoever had not leaves
+    its domain lighter.
+    """
     run_in_memory(simulated, no_watch, {"law-2": stage})
     newest = simulated.federation.newest
     assert newest is not None
-    assert {member.name for member in newest.members} == (MEMBERS if counted else MEMBERS - {"law-2"})
+    assert {member.name for member in newest.members} == (
+        MEMBERS if counted else MEMBERS - {"law-2"}
+    )
     assert absences(simulated)["law-2"] == step
     manifest = load_release(simulated.federation.release_folder(1)).manifest
     law = EQUAL_MASS if counted else EQUAL_MASS // 2
-    assert manifest["masses"] == {"code": EQUAL_MASS, "law": law, "medicine": EQUAL_MASS}
+    assert manifest["masses"] == {
+        "code": EQUAL_MASS,
+        "law": law,
+        "medicine": EQUAL_MASS,
+    }
     assert manifest["evaluation"]["documents"] > 0
-    assert opened(simulated) == {name: [] if name == "law-2" else ["statistics", "counts"] for name in MEMBERS}
+    assert opened(simulated) == {
+        name: [] if name == "law-2" else ["statistics", "counts"] for name in MEMBERS
+    }
 
 
 @pytest.mark.parametrize(
@@ -397,21 +586,40 @@ def test_a_private_round_goes_on_without_a_holder_that_falls_at_any_stage(
     run_in_memory(simulated, no_watch, {"law-2": answers[stage]})
     newest = simulated.federation.newest
     assert newest is not None
-    assert {member.name for member in newest.members} == (MEMBERS if counted else MEMBERS - {"law-2"})
+    assert {member.name for member in newest.members} == (
+        MEMBERS if counted else MEMBERS - {"law-2"}
+    )
     assert absences(simulated)["law-2"] == step
     assert not (simulated.nodes["law-2"] / "releases" / "0001").exists()
     assert (simulated.nodes["law-1"] / "releases" / "0001").exists()
 
 
 def test_the_command_tells_who_will_fall(workshop: Workshop) -> None:
-    """Two of seven holders may fall, each at its stage; with three the round fails in one sentence."""
-    words = ["simulate", "--data", "data", "--encoder", workshop.encoder, "--holders", "7", "--json"]
+    """Two of seven holders may fall, each at its stage; with three the round fails in one
+    sentence.
+    """
+    words = [
+        "simulate",
+        "--data",
+        "data",
+        "--encoder",
+        workshop.encoder,
+        "--holders",
+        "7",
+        "--json",
+    ]
     done = workshop.call(*words, "--drop-rate", "0.3")
     assert done.code == 0, done.stderr
     assert len(done.json["fallen"]) == 2
     told = [line for line in done.stderr.splitlines() if line.startswith("will fall")]
-    assert [name for name in done.json["fallen"] if not any(name in line for line in told)] == []
-    assert [stage for stage in ("before sharing", "after sharing") if not any(stage in line for line in told)] == []
+    assert [
+        name for name in done.json["fallen"] if not any(name in line for line in told)
+    ] == []
+    assert [
+        stage
+        for stage in ("before sharing", "after sharing")
+        if not any(stage in line for line in told)
+    ] == []
     assert done.json["accuracy"] == 100.0
     failed = workshop.call(*words, "--drop-rate", "0.43")
     assert (failed.code, failed.stdout) == (2, "")
@@ -422,24 +630,39 @@ def test_the_command_tells_who_will_fall(workshop: Workshop) -> None:
 
 
 def without_counts(release: Path) -> dict[str, Any]:
-    """What a release holds, without the counts, which every round noises afresh, and what follows from them."""
+    """What a release holds, without the counts, which every round noises afresh, and what follows
+    from them.
+    """
     manifest = json.loads((release / MANIFEST).read_bytes())
     counted = {"evaluation", "confidence", "privacy", "signature"}
-    return {**contents(release), MANIFEST: {key: manifest[key] for key in set(manifest) - counted}}
+    return {
+        **contents(release),
+        MANIFEST: {key: manifest[key] for key in set(manifest) - counted},
+    }
 
 
-def test_both_engines_give_the_same_private_release_without_a_holder_that_fell(tmp_path: Path, prior: Path) -> None:
-    """On Flower's simulation engine a holder falls after sharing as it does in this process: the router is the same.
+def test_both_engines_give_the_same_private_release_without_a_holder_that_fell(
+    tmp_path: Path, prior: Path
+) -> None:
+    """On Flower's simulation engine a holder falls after sharing as it does in this process: the
+    router is the same.
 
-    The others end the round as if nobody had fallen: the release, its signature with it, is what each of them holds.
-    What a holder has noised once leaves again as it is: the same vectors.
+    The others end the round as if nobody had fallen: the release, its signature with it, is what
+    each of them holds. What a holder has noised once leaves again as it is: the same vectors.
     """
-    simulated = five_holders(tmp_path, mode="private", privacy=PrivacySettings(sums="full"), prior=prior)
+    simulated = five_holders(
+        tmp_path, mode="private", privacy=PrivacySettings(sums="full"), prior=prior
+    )
     federation = simulated.federation
-    members = {holder.key: holder.domain for holder in federation.ledger.standing().active.values()}
+    members = {
+        holder.key: holder.domain
+        for holder in federation.ledger.standing().active.values()
+    }
     cohort = form_cohort(federation.terms, members)
     for holder in map(Holder, simulated.nodes.values()):
-        holder.noisy(holder.epoch(federation.terms), federation.privacy).shared_sums(len(members), cohort.id)
+        holder.noisy(holder.epoch(federation.terms), federation.privacy).shared_sums(
+            len(members), cohort.id
+        )
     dropouts = {"law-2": AFTER_SHARING}
     folder = tmp_path / "flower"
     other = copied(simulated, folder)
@@ -448,7 +671,9 @@ def test_both_engines_give_the_same_private_release_without_a_holder_that_fell(t
     ours, theirs = (each.federation.release_folder(1) for each in (simulated, other))
     assert without_counts(ours) == without_counts(theirs)
     one, two = (each.federation.ledger for each in (simulated, other))
-    assert one.total(one.standing().totals[-1]).equals(two.total(two.standing().totals[-1]))
+    assert one.total(one.standing().totals[-1]).equals(
+        two.total(two.standing().totals[-1])
+    )
     for each, release in ((simulated, ours), (other, theirs)):
         assert absences(each)["law-2"] == "seal"
         assert opened(each)["law-2"] == []
@@ -456,7 +681,9 @@ def test_both_engines_give_the_same_private_release_without_a_holder_that_fell(t
         assert newest is not None
         assert {member.name for member in newest.members} == MEMBERS - {"law-2"}
         stayed = [home for name, home in each.nodes.items() if name != "law-2"]
-        assert [contents(home / "releases" / "0001") == contents(release) for home in stayed] == [True] * 4
+        assert [
+            contents(home / "releases" / "0001") == contents(release) for home in stayed
+        ] == [True] * 4
         assert [len(Holder(home).account.expenses()) for home in stayed] == [2] * 4
         assert each.federation.ledger.verify()["totals"] == 1
         assert not (each.nodes["law-2"] / "releases" / "0001").exists()

@@ -79,7 +79,10 @@ def settled_privately(
 
 
 def _move_in(
-    parties: Parties, domains: Mapping[str, str], texts: Mapping[str, Sequence[str]], policy: Mapping[str, Any]
+    parties: Parties,
+    domains: Mapping[str, str],
+    texts: Mapping[str, Sequence[str]],
+    policy: Mapping[str, Any],
 ) -> None:
     for number, (name, domain) in enumerate(domains.items()):
         given = texts.get(name) or own_texts(name, LIKE.get(domain, "law"), 12 + number)
@@ -89,13 +92,17 @@ def _move_in(
 
 
 def opened(parties: Parties, names: Sequence[str], round_: str) -> Statistics:
-    """The exact total over these members, which they have signed; raises NotOpened if some have not."""
+    """The exact total over these members, which they have signed; raises NotOpened if some have
+    not.
+    """
     coordinator = Hostile(parties, list(names), round_)
     coordinator.begin()
     coordinator.seal()
     signatures, codes = {}, {}
     for name in coordinator.names:
-        reply = coordinator.ask(name, coordinator.confirm_request("statistics", names)).message
+        reply = coordinator.ask(
+            name, coordinator.confirm_request("statistics", names)
+        ).message
         if isinstance(reply, Refusal):
             codes[name] = reply.code
         else:
@@ -105,7 +112,9 @@ def opened(parties: Parties, names: Sequence[str], round_: str) -> Statistics:
         raise NotOpened(codes)
     reveals = coordinator.open("statistics", names, names, signatures)
     total = coordinator.total("statistics", names, reveals)
-    return from_vector(total, coordinator.terms.features, len(coordinator.cohort().domains))
+    return from_vector(
+        total, coordinator.terms.features, len(coordinator.cohort().domains)
+    )
 
 
 def refusals(parties: Parties, names: Sequence[str], round_: str) -> set[str]:
@@ -133,8 +142,12 @@ def add_document(parties: Parties, name: str, text: str) -> None:
 
 
 def document(words: str, *, held_out: bool) -> str:
-    """Some words, followed by as many spaces as make it a document that is held out, or one that is summed."""
-    return next(text for text in spaced(words) if is_held_out(text, HOLDOUT) == held_out)
+    """Some words, followed by as many spaces as make it a document that is held out, or one that is
+    summed.
+    """
+    return next(
+        text for text in spaced(words) if is_held_out(text, HOLDOUT) == held_out
+    )
 
 
 def spaced(words: str) -> Iterator[str]:

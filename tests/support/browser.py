@@ -1,4 +1,6 @@
-"""Debian's Chromium without a window, driven by Playwright, and what tests of the page ask of it."""
+"""Debian's Chromium without a window, driven by Playwright, and what tests of the page ask of
+it.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ def chromium() -> Iterator[Browser]:
         pytest.skip("there is no chromium on this machine")
     expect.set_options(timeout=_wait_ms())
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=list(ARGUMENTS), timeout=_wait_ms())
+        browser = playwright.chromium.launch(
+            executable_path=path, args=list(ARGUMENTS), timeout=_wait_ms()
+        )
         try:
             yield browser
         finally:
@@ -55,13 +59,21 @@ class Visit:
     asked: list[str] = field(default_factory=list)
 
     def watch(self) -> None:
-        self.page.on("console", lambda message: self.troubles.append(f"{message.type}: {message.text}"))
+        self.page.on(
+            "console",
+            lambda message: self.troubles.append(f"{message.type}: {message.text}"),
+        )
         self.page.on("pageerror", lambda error: self.troubles.append(f"error: {error}"))
-        self.page.on("requestfailed", lambda request: self.troubles.append(f"failed: {request.url}"))
+        self.page.on(
+            "requestfailed",
+            lambda request: self.troubles.append(f"failed: {request.url}"),
+        )
         self.page.on("request", self._note)
 
     def anew(self) -> None:
-        """As if it were just opened, in a third of the time; what the browser keeps for a place stays."""
+        """As if it were just opened, in a third of the time; what the browser keeps for a place
+        stays.
+        """
         self.page.unroute_all()
         self.page.goto("about:blank")
         self.troubles.clear()
@@ -75,7 +87,9 @@ class Visit:
 
     def open_all(self) -> None:
         """Open whatever the page keeps one click away."""
-        self.page.locator("details").evaluate_all("all => all.forEach(each => each.open = true)")
+        self.page.locator("details").evaluate_all(
+            "all => all.forEach(each => each.open = true)"
+        )
 
     def type_prompt(self, prompt: str) -> None:
         """Put a prompt into the box, and wait until its tokens are shown."""
@@ -85,12 +99,18 @@ class Visit:
 
 @contextlib.contextmanager
 def visit(
-    browser: Browser, home: str, path: str = "/", *, calm: bool = True, own_clock: bool = False, **context: Any
+    browser: Browser,
+    home: str,
+    path: str = "/",
+    *,
+    calm: bool = True,
+    own_clock: bool = False,
+    **context: Any,
 ) -> Iterator[Visit]:
     """Open a page.
 
-    calm:      nothing may go wrong: no word on the console, no failed request, none to anybody else.
-    own_clock: the test may let the page's time pass faster.
+    calm:      nothing may go wrong: no word on the console, no failed request, none to anybody
+    else. own_clock: the test may let the page's time pass faster.
     """
     with contextlib.closing(browser.new_context(**context)) as room:
         room.set_default_timeout(_wait_ms())
@@ -110,7 +130,13 @@ def _wait_ms() -> float:
 
 def channels(colour: str) -> tuple[float, float, float, float]:
     """Red, green, blue from 0 to 255 and the opacity of a computed colour: rgb(…) or rgba(…)."""
-    parts = [float(part) for part in colour[colour.index("(") + 1 : -1].replace(",", " ").replace("/", " ").split()]
+    parts = [
+        float(part)
+        for part in colour[colour.index("(") + 1 : -1]
+        .replace(",", " ")
+        .replace("/", " ")
+        .split()
+    ]
     red, green, blue, *rest = parts
     return red, green, blue, rest[0] if rest else 1.0
 
@@ -120,19 +146,27 @@ def blended(layers: list[str]) -> tuple[float, float, float]:
     *upper, lowest = (channels(colour) for colour in layers)
     red, green, blue, _ = lowest
     for top in reversed(upper):
-        red, green, blue = (old + (new - old) * top[3] for old, new in zip((red, green, blue), top[:3], strict=True))
+        red, green, blue = (
+            old + (new - old) * top[3]
+            for old, new in zip((red, green, blue), top[:3], strict=True)
+        )
     return red, green, blue
 
 
 def luminance(colour: tuple[float, float, float]) -> float:
     shares = [value / 255 for value in colour]
-    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in shares)
+    red, green, blue = (
+        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4
+        for part in shares
+    )
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
 def contrast(layers: list[str], below: list[str]) -> float:
     """The contrast of WCAG 2 between a colour over a background and that background."""
-    bright, dark = sorted((luminance(blended([*layers, *below])), luminance(blended(below))), reverse=True)
+    bright, dark = sorted(
+        (luminance(blended([*layers, *below])), luminance(blended(below))), reverse=True
+    )
     return (bright + 0.05) / (dark + 0.05)
 
 
@@ -144,20 +178,30 @@ AXE = """async (options) => (await axe.run(options)).violations
 
 
 def violations(page: Page, rules: Sequence[str] = ()) -> list[str]:
-    """What axe-core finds by all its rules, and in other widths and colours by those that depend on them.
+    """What axe-core finds by all its rules, and in other widths and colours by those that depend on
+    them.
 
     rules: tags of axe-core's rules, instead of all.
     """
     spec = find_spec("axe_playwright_python")
     if spec is None or not spec.submodule_search_locations:
-        pytest.skip("axe-playwright-python is not installed, so nobody looks for barriers")
-    page.evaluate((Path(spec.submodule_search_locations[0]) / "axe.min.js").read_text(encoding="utf-8"))
+        pytest.skip(
+            "axe-playwright-python is not installed, so nobody looks for barriers"
+        )
+    page.evaluate(
+        (Path(spec.submodule_search_locations[0]) / "axe.min.js").read_text(
+            encoding="utf-8"
+        )
+    )
     found: list[str] = []
     options = {"runOnly": list(rules)} if rules else {}
     for place, (width, scheme) in enumerate(LOOKS):
         page.set_viewport_size({"width": width, "height": 900})
         page.emulate_media(color_scheme=scheme)
-        found += [f"{width} {scheme} {each}" for each in page.evaluate(AXE, BY_LOOKS if place else options)]
+        found += [
+            f"{width} {scheme} {each}"
+            for each in page.evaluate(AXE, BY_LOOKS if place else options)
+        ]
         if page.evaluate("document.documentElement.scrollWidth") > width:
             found.append(f"{width} is too narrow")
     return found

@@ -1,5 +1,6 @@
-"""The chart as Helm renders it, as far as its templates use Go's language: if, else, with, range, define, include,
-toYaml, quote, nindent, hasKey, fail and required. Anything else fails."""
+"""The chart as Helm renders it, as far as its templates use Go's language: if, else, with, range,
+define, include, toYaml, quote, nindent, hasKey, fail and required. Anything else fails.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +55,9 @@ class ChartTemplates:
                 if word == "range":
                     out += "".join(self._render(yes, each) for each in value)
                 else:
-                    out += self._render(yes if value else no, value if word == "with" and value else dot)
+                    out += self._render(
+                        yes if value else no, value if word == "with" and value else dot
+                    )
             else:
                 out += str(self._value(text, dot))
         return out
@@ -68,7 +71,9 @@ class ChartTemplates:
                 value = json.dumps(str(value))
             elif name == "nindent":
                 space = " " * int(arguments[0])
-                value = "\n" + "\n".join(space + line if line else line for line in str(value).split("\n"))
+                value = "\n" + "\n".join(
+                    space + line if line else line for line in str(value).split("\n")
+                )
             else:
                 raise NotImplementedError(step)
         return value
@@ -103,7 +108,10 @@ class ChartTemplates:
 
 def _merged(own: Any, given: Any) -> Any:
     if isinstance(own, dict) and isinstance(given, Mapping):
-        return {**own, **{name: _merged(own.get(name), value) for name, value in given.items()}}
+        return {
+            **own,
+            **{name: _merged(own.get(name), value) for name, value in given.items()},
+        }
     return given
 
 
@@ -118,7 +126,9 @@ def _pieces(text: str) -> list[tuple[str, str]]:
     return [*pieces, ("text", text[last:])]
 
 
-def _block(pieces: list[tuple[str, str]], place: int) -> tuple[list[tuple[str, str]], list[tuple[str, str]], int]:
+def _block(
+    pieces: list[tuple[str, str]], place: int
+) -> tuple[list[tuple[str, str]], list[tuple[str, str]], int]:
     """What lies before an else, what lies after it, and where the block ends."""
     depth = 0
     parts: tuple[list[tuple[str, str]], list[tuple[str, str]]] = ([], [])

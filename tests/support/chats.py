@@ -1,4 +1,6 @@
-"""Chats made of test texts, that go on or change their subject, and how the gateway's rule decides them."""
+"""Chats made of test texts, that go on or change their subject, and how the gateway's rule decides
+them.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,10 @@ class Dialogue(NamedTuple):
 
 
 def dialogues(
-    texts: Mapping[str, Sequence[str]], phrases: Sequence[str], count: int, chance: random.Random
+    texts: Mapping[str, Sequence[str]],
+    phrases: Sequence[str],
+    count: int,
+    chance: random.Random,
 ) -> Iterator[Dialogue]:
     """From each opening: a phrase, the next piece of a long text, and the opening of a text of
     another domain.
@@ -59,7 +64,9 @@ def dialogues(
             if len(rest) > LEAST_REST:
                 yield Dialogue(name, name, chat, rest[: chance.randint(60, 300)])
             other = chance.choice([each for each in names if each != name])
-            yield Dialogue(name, other, chat, _opening(chance.choice(texts[other]), chance)[0])
+            yield Dialogue(
+                name, other, chat, _opening(chance.choice(texts[other]), chance)[0]
+            )
 
 
 def _opening(text: str, chance: random.Random) -> tuple[str, str, str]:
@@ -81,12 +88,20 @@ def rates(router: Router, chats: Sequence[Dialogue]) -> tuple[float, ...]:
         return chat.began if stays else decision.best
 
     def by_all_turns(chat: Dialogue) -> str:
-        return router.route_turns(weighted_turns([*chat.messages, ("user", chat.last)])).best
+        return router.route_turns(
+            weighted_turns([*chat.messages, ("user", chat.last)])
+        ).best
 
-    begun = [chat for chat in chats if router.route(chat.messages[0][1]).best == chat.began]
+    begun = [
+        chat for chat in chats if router.route(chat.messages[0][1]).best == chat.began
+    ]
     found = []
     for rule in (by_the_rule, by_all_turns):
         for changes in (False, True):
-            own = [rule(chat) == chat.goes_on for chat in begun if (chat.began != chat.goes_on) == changes]
+            own = [
+                rule(chat) == chat.goes_on
+                for chat in begun
+                if (chat.began != chat.goes_on) == changes
+            ]
             found.append(100 * sum(own) / max(len(own), 1))
     return tuple(found)

@@ -1,4 +1,6 @@
-"""The `ridgeway` command as users run it, in a process of its own or by its main function, with folders of its own."""
+"""The `ridgeway` command as users run it, in a process of its own or by its main function, with
+folders of its own.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,13 @@ from ridgeway.common.base.settings import DEFAULT, Confidence
 from ridgeway.common.encoding.encoder_files import save_encoder
 from ridgeway.common.statistics.statistics_file import Prepared, save_prepared
 from ridgeway.coordinator.solving.publish import RouterChoices, publish
-from tests.support.corpora_on_disk import ALPHABETS, job, sentences, without_cache, write_jsonl
+from tests.support.corpora_on_disk import (
+    ALPHABETS,
+    job,
+    sentences,
+    without_cache,
+    write_jsonl,
+)
 from tests.support.tiny import tiny_encoder
 from tests.support.waiting import MAX_WAIT_S
 
@@ -50,9 +58,11 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Workshop:
-    """A folder with all that commands need: an encoder, corpora, statistics, test texts, a release, a key, a cache.
+    """A folder with all that commands need: an encoder, corpora, statistics, test texts, a release,
+    a key, a cache.
 
-    encoder/  code.jsonl law.jsonl medicine.jsonl  code.stats law.stats  tests/DOMAIN.test.jsonl  release/  home/
+    encoder/  code.jsonl law.jsonl medicine.jsonl  code.stats law.stats  tests/DOMAIN.test.jsonl
+    release/  home/
     """
 
     folder: Path
@@ -101,12 +111,24 @@ class Workshop:
         return Finished(done.returncode, done.stdout.decode(), done.stderr.decode())
 
     def call(
-        self, *words: str | Path, stdin: str | bytes = b"", cwd: Path | None = None, **environment: str
+        self,
+        *words: str | Path,
+        stdin: str | bytes = b"",
+        cwd: Path | None = None,
+        **environment: str,
     ) -> Finished:
-        """The same without a process of its own: the command's main function, with its exit code and its words."""
+        """The same without a process of its own: the command's main function, with its exit code
+        and its words.
+        """
         out, err = io.StringIO(), io.StringIO()
-        given = io.TextIOWrapper(io.BytesIO(stdin.encode() if isinstance(stdin, str) else stdin))
-        with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        given = io.TextIOWrapper(
+            io.BytesIO(stdin.encode() if isinstance(stdin, str) else stdin)
+        )
+        with (
+            pytest.MonkeyPatch.context() as patch,
+            redirect_stdout(out),
+            redirect_stderr(err),
+        ):
             patch.chdir(cwd or self.folder)
             patch.setattr(sys, "stdin", given)
             for name, value in self.environment(**environment).items():
@@ -117,10 +139,14 @@ class Workshop:
         return Finished(int(ended.value.code or 0), out.getvalue(), err.getvalue())
 
     def prepare(self, *words: str | Path, **options: Any) -> Finished:
-        return self.call("client", "prepare", *words, "--encoder", self.encoder, **options)
+        return self.call(
+            "client", "prepare", *words, "--encoder", self.encoder, **options
+        )
 
     def solve(self, *words: str | Path, **options: Any) -> Finished:
-        return self.call("coordinator", "solve", *words, "--encoder", self.encoder, **options)
+        return self.call(
+            "coordinator", "solve", *words, "--encoder", self.encoder, **options
+        )
 
 
 def workshop(folder: Path) -> Workshop:
@@ -134,8 +160,18 @@ def workshop(folder: Path) -> Workshop:
         write_jsonl(folder / f"{domain}.jsonl", train)
         write_jsonl(folder / "tests" / f"{domain}.test.jsonl", [first, second, third])
         work = job(folder / f"{domain}.jsonl", window=64)
-        summed = without_cache(work, encoder, folder / "home" / f"cache-{domain}").prepared
-        parts.append(Prepared(domain, summed.encoder_name, summed.fingerprint, summed.sampling, summed.statistics))
+        summed = without_cache(
+            work, encoder, folder / "home" / f"cache-{domain}"
+        ).prepared
+        parts.append(
+            Prepared(
+                domain,
+                summed.encoder_name,
+                summed.fingerprint,
+                summed.sampling,
+                summed.statistics,
+            )
+        )
         save_prepared(parts[-1], folder / f"{domain}.stats")
     own = DEFAULT.weighting, DEFAULT.ridge, DEFAULT.normalise_columns, DEFAULT.selector
     choices = RouterChoices(*own, Confidence())
@@ -146,7 +182,10 @@ def workshop(folder: Path) -> Workshop:
 def listing(*folders: Path) -> dict[str, str]:
     """Every file and folder below these, hidden ones too, with what it holds."""
     paths = sorted(path for folder in folders for path in folder.rglob("*"))
-    return {str(path): sha256_of_file(path) if path.is_file() else "folder" for path in paths}
+    return {
+        str(path): sha256_of_file(path) if path.is_file() else "folder"
+        for path in paths
+    }
 
 
 @cache
@@ -161,7 +200,9 @@ def check_words(words: list[str], *, whole: bool = True) -> None:
     """
     found, left = _application(), words[1:]
     while isinstance(found, TyperGroup) and left and not left[0].startswith("-"):
-        found = found.get_command(Context(found), left[0]) or pytest.fail(f"no command {' '.join(words)}")
+        found = found.get_command(Context(found), left[0]) or pytest.fail(
+            f"no command {' '.join(words)}"
+        )
         left = left[1:]
     if not whole:
         found.make_parser(Context(found)).parse_args(list(left))

@@ -41,20 +41,30 @@ MAX_TEXT_WORDS = 400
 def sentences(domain: str, count: int, size: int = 200) -> list[str]:
     """Texts in a domain's letters, the same on every call."""
     letters = random.Random(domain)
-    return [f"{domain[0]}{number} " + "".join(letters.choices(ALPHABETS[domain], k=size)) for number in range(count)]
+    return [
+        f"{domain[0]}{number} " + "".join(letters.choices(ALPHABETS[domain], k=size))
+        for number in range(count)
+    ]
 
 
 def texts_in_scripts(seed: int, count: int = 40) -> list[str]:
     """Texts of one to some hundred words of a script, the same on every call."""
     source = random.Random(seed)
     words = [script.split(" ") for script in SCRIPTS]
-    return [" ".join(source.choices(source.choice(words), k=source.randint(1, MAX_TEXT_WORDS))) for _ in range(count)]
+    return [
+        " ".join(
+            source.choices(source.choice(words), k=source.randint(1, MAX_TEXT_WORDS))
+        )
+        for _ in range(count)
+    ]
 
 
 def write_jsonl(path: Path, texts: Iterable[str], field: str = "text") -> Path:
     """A corpus of records, one a line."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(b"".join(json.dumps({field: text}).encode() + b"\n" for text in texts))
+    path.write_bytes(
+        b"".join(json.dumps({field: text}).encode() + b"\n" for text in texts)
+    )
     return path
 
 
@@ -71,12 +81,22 @@ def read(path: Path, *fields: str) -> tuple[list[str], Counters]:
     return list(documents(source, fields or ("text",), counters, Position())), counters
 
 
-def job(*roots: Path, window: int = 4, holdout: float = 0.0, threads: int = 1, max_tokens: int = 0) -> PrepareJob:
+def job(
+    *roots: Path,
+    window: int = 4,
+    holdout: float = 0.0,
+    threads: int = 1,
+    max_tokens: int = 0,
+) -> PrepareJob:
     """The work on some files and folders."""
-    return PrepareJob(roots, "law", Sampling(window, max_tokens), holdout, ("text",), threads)
+    return PrepareJob(
+        roots, "law", Sampling(window, max_tokens), holdout, ("text",), threads
+    )
 
 
-def without_cache(work: PrepareJob, encoder: TableEncoder, empty: Path) -> PrepareOutcome:
+def without_cache(
+    work: PrepareJob, encoder: TableEncoder, empty: Path
+) -> PrepareOutcome:
     """What the work comes to when nothing was kept before."""
     assert not empty.exists()
     return prepare(work, encoder, empty)
@@ -105,7 +125,9 @@ class Stopper:
 class SpiedTokenizer(Tokenizer):
     """A tokenizer that notes every text it was given; `before` may refuse one."""
 
-    def __init__(self, definition: bytes, before: Callable[[str], None] = lambda text: None) -> None:
+    def __init__(
+        self, definition: bytes, before: Callable[[str], None] = lambda text: None
+    ) -> None:
         super().__init__(definition)
         self.seen: list[str] = []
         self._before = before
@@ -117,7 +139,9 @@ class SpiedTokenizer(Tokenizer):
         return super().encode_many(texts)
 
 
-def spied_encoder(before: Callable[[str], None] = lambda text: None) -> tuple[TableEncoder, list[str]]:
+def spied_encoder(
+    before: Callable[[str], None] = lambda text: None,
+) -> tuple[TableEncoder, list[str]]:
     """A small encoder, and the list of the texts that it will have tokenised."""
     encoder = replace(tiny_encoder())
     tokenizer = SpiedTokenizer(encoder.definition, before)
@@ -125,14 +149,26 @@ def spied_encoder(before: Callable[[str], None] = lambda text: None) -> tuple[Ta
     return encoder, tokenizer.seen
 
 
-def measured(folder: Path, chosen: Preset, encoder: TableEncoder, work: Path) -> Evaluation:
-    """A preset trained on DOMAIN.train.jsonl and tested on DOMAIN.test.jsonl, nothing tuned on either."""
+def measured(
+    folder: Path, chosen: Preset, encoder: TableEncoder, work: Path
+) -> Evaluation:
+    """A preset trained on DOMAIN.train.jsonl and tested on DOMAIN.test.jsonl, nothing tuned on
+    either.
+    """
     parts = []
     for path in sorted(folder.glob("*.train.jsonl")):
         domain = path.name.removesuffix(".train.jsonl")
-        whole = PrepareJob((path,), domain, chosen.sampling, chosen.holdout, ("text",), threads=2)
+        whole = PrepareJob(
+            (path,), domain, chosen.sampling, chosen.holdout, ("text",), threads=2
+        )
         parts.append(prepare(whole, encoder, work / "cache").prepared)
-    choices = RouterChoices(chosen.weighting, chosen.ridge, chosen.normalise_columns, chosen.selector, Confidence())
+    choices = RouterChoices(
+        chosen.weighting,
+        chosen.ridge,
+        chosen.normalise_columns,
+        chosen.selector,
+        Confidence(),
+    )
     publish(parts, encoder, choices, create_identity(work / "key"), work / "release")
     router = Router.load(work / "release")
     return evaluate(router, labelled_texts(folder, router.domains, ("text",)))

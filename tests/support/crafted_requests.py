@@ -86,7 +86,9 @@ def _privacy(name: str) -> Make:
 
 def _with_members(base: Base, members: Sequence[Member]) -> Made:
     in_order = tuple(sorted(members, key=lambda each: (each.domain, each.key)))
-    return base.with_(cohort=base.message.cohort.model_copy(update={"members": in_order}))
+    return base.with_(
+        cohort=base.message.cohort.model_copy(update={"members": in_order})
+    )
 
 
 def _members(base: Base) -> Made:
@@ -137,7 +139,9 @@ def _session(base: Base) -> Made:
 
 def _hand_over(base: Base) -> Made:
     """A member's key was handed over to another, or to two."""
-    return base.with_(handovers=(hand_over(base.ally, fixed_identity(base.place + 1), base.place),))
+    return base.with_(
+        handovers=(hand_over(base.ally, fixed_identity(base.place + 1), base.place),)
+    )
 
 
 def _selector(base: Base) -> Made:
@@ -163,7 +167,10 @@ def _weights(craft: Callable[[Base, Matrix], Matrix | None]) -> Make:
     def change(base: Base) -> Made:
         if base.message.terms.privacy:
             return None
-        made = craft(base, np.frombuffer(base.opened.blobs[0]).reshape(base.encoder.width + 1, -1))
+        made = craft(
+            base,
+            np.frombuffer(base.opened.blobs[0]).reshape(base.encoder.width + 1, -1),
+        )
         return None if made is None else (base.message, [weights_blob(made)])
 
     return change
@@ -175,7 +182,9 @@ def _total(craft: Callable[[Base, Vector], Vector]) -> Make:
     def change(base: Base) -> Made:
         if not base.message.terms.privacy:
             return None
-        return base.message, [vector_blob(craft(base, np.frombuffer(base.opened.blobs[0], "<i8")))]
+        return base.message, [
+            vector_blob(craft(base, np.frombuffer(base.opened.blobs[0], "<i8")))
+        ]
 
     return change
 
@@ -238,7 +247,9 @@ class Change(NamedTuple):
         return not self.fields or bool(self.fields & set(KINDS[kind].model_fields))
 
 
-IN_TERMS, IN_COHORT, IN_COUNTS = map(frozenset, ({"terms", "cohort"}, {"cohort"}, {"domains"}))
+IN_TERMS, IN_COHORT, IN_COUNTS = map(
+    frozenset, ({"terms", "cohort"}, {"cohort"}, {"domains"})
+)
 SIZES = range(0, 17, 2)
 THE_SAME = "the same"
 """The packet as it was sent before, in whichever round."""
@@ -248,13 +259,19 @@ CHANGES = {
     "kind": Change(_kind),
     "bulk": Change(_cut),
     "session": Change(_session, frozenset({"session"})),
-    "lot": Change(lambda base: base.with_(lot=SUM_NAMES[base.place % 2]), frozenset({"lot"})),
+    "lot": Change(
+        lambda base: base.with_(lot=SUM_NAMES[base.place % 2]), frozenset({"lot"})
+    ),
     "set": Change(_set, frozenset({"sent", "shared"})),
     "hand-over": Change(_hand_over, frozenset({"handovers"})),
     "members": Change(_members, IN_COHORT),
     "many members": Change(_many_members, IN_COHORT, range(0, 11, 2)),
-    "mode": Change(_terms(lambda now, base: {"mode": get_args(Mode)[base.place % 3]}), IN_TERMS),
-    "tokens": Change(_terms(lambda now, base: {"weighting": "tokens", "mass": 0}), IN_TERMS),
+    "mode": Change(
+        _terms(lambda now, base: {"mode": get_args(Mode)[base.place % 3]}), IN_TERMS
+    ),
+    "tokens": Change(
+        _terms(lambda now, base: {"weighting": "tokens", "mass": 0}), IN_TERMS
+    ),
     "mass": Change(_size("mass"), IN_TERMS, range(0, 38, 4)),
     "features": Change(_size("features"), IN_TERMS, SIZES),
     "epsilon": Change(_privacy("epsilon"), IN_TERMS, range(-16, 3, 2)),

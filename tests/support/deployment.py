@@ -1,8 +1,10 @@
-"""A whole deployment on loopback, in one temporary folder: the real `ridgeway` commands as processes.
+"""A whole deployment on loopback, in one temporary folder: the real `ridgeway` commands as
+processes.
 
     encoder/  private/NAME.jsonl  coordinator/  holders/NAME/  words/ (what each command said)
 
-Whatever is started carries a mark in its environment, by which it is found in /proc and ended at the end, by its id.
+Whatever is started carries a mark in its environment, by which it is found in /proc and ended at
+the end, by its id.
 """
 
 from __future__ import annotations
@@ -48,7 +50,12 @@ LINES = 8
 STOP_S = 60.0
 POLL_S = 0.1
 TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ"
-WRITTEN = ("words/*", "coordinator/ledger.db*", "coordinator/progress/*", "holders/*/journal.db*")
+WRITTEN = (
+    "words/*",
+    "coordinator/ledger.db*",
+    "coordinator/progress/*",
+    "holders/*/journal.db*",
+)
 NOT_COPIED = shutil.ignore_patterns("link", "flwr-home", "logs", "lock")
 
 
@@ -77,11 +84,25 @@ class Running:
 
     def has_said(self, verb: str, subject: str = "") -> bool:
         """Whether a step with this verb and subject was told."""
-        return re.search(rf"^({TIME}  )?{re.escape(verb)} +{re.escape(subject)}", self.said, re.MULTILINE) is not None
+        return (
+            re.search(
+                rf"^({TIME}  )?{re.escape(verb)} +{re.escape(subject)}",
+                self.said,
+                re.MULTILINE,
+            )
+            is not None
+        )
 
     def end(self, patience_s: float = PATIENCE_S) -> Finished:
-        """Wait until it has ended by itself; as long as the deployment writes something, it may take its time."""
-        code = wait_for_end(self.process, progress=self.written, patience_s=patience_s, details=self._last_words)
+        """Wait until it has ended by itself; as long as the deployment writes something, it may
+        take its time.
+        """
+        code = wait_for_end(
+            self.process,
+            progress=self.written,
+            patience_s=patience_s,
+            details=self._last_words,
+        )
         return Finished(code, self.out.read_text(encoding="utf-8"), self.said)
 
     def stop(self) -> Finished:
@@ -94,7 +115,9 @@ class Running:
 
 
 class Deployment:
-    """An operator and holders on one machine. Use it in a `with`: nothing that it started outlives it."""
+    """An operator and holders on one machine. Use it in a `with`: nothing that it started outlives
+    it.
+    """
 
     def __init__(self, folder: Path, encoder: TableEncoder) -> None:
         self.encoder = encoder
@@ -110,7 +133,9 @@ class Deployment:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Ask every command to end, all at once, then end by force whatever still carries the mark."""
+        """Ask every command to end, all at once, then end by force whatever still carries the
+        mark.
+        """
         for each in self.running.values():
             if each.process.poll() is None:
                 each.process.send_signal(signal.SIGTERM)
@@ -128,13 +153,20 @@ class Deployment:
 
     @property
     def own_environment(self) -> dict[str, str]:
-        own = {f"RIDGEWAY_{name.upper()}": self.folder / name for name in ("cache", "config", "state")}
+        own = {
+            f"RIDGEWAY_{name.upper()}": self.folder / name
+            for name in ("cache", "config", "state")
+        }
         return {name: str(path) for name, path in {**own, TEST: self.folder}.items()}
 
     @property
     def mode(self) -> str:
         """The mode of the federation's rounds."""
-        return str(tomllib.loads((self.coordinator / "coordinator.toml").read_text(encoding="utf-8"))["mode"])
+        return str(
+            tomllib.loads(
+                (self.coordinator / "coordinator.toml").read_text(encoding="utf-8")
+            )["mode"]
+        )
 
     def start(
         self,
@@ -144,7 +176,9 @@ class Deployment:
         cwd: Path | None = None,
         environment: Mapping[str, str] = os.environ,
     ) -> Running:
-        """Start `ridgeway WORDS...`, or another program; it is found in `running` under its name until another is."""
+        """Start `ridgeway WORDS...`, or another program; it is found in `running` under its name
+        until another is.
+        """
         self._count += 1
         place = self.folder / "words" / f"{self._count:03}-{name}"
         out, err = place.with_suffix(".out"), place.with_suffix(".err")
@@ -162,42 +196,65 @@ class Deployment:
         return self.running[name]
 
     def run(self, *words: str | Path) -> Finished:
-        """Run `ridgeway WORDS...` to its end, by its main function: a process for each would cost a second."""
-        return Workshop(self.folder).call(*words, cwd=self.folder, stdin=b"", **self.own_environment)
+        """Run `ridgeway WORDS...` to its end, by its main function: a process for each would cost a
+        second.
+        """
+        return Workshop(self.folder).call(
+            *words, cwd=self.folder, stdin=b"", **self.own_environment
+        )
 
     def do(self, *words: str | Path) -> Finished:
         """Run `ridgeway WORDS...` to its good end."""
         done = self.run(*words)
-        assert done.code == 0, f"`ridgeway {' '.join(map(str, words))}` ended with {done.code}: {done.stderr}"
+        assert done.code == 0, (
+            f"`ridgeway {' '.join(map(str, words))}` ended with {done.code}: {done.stderr}"
+        )
         assert "Traceback" not in done.stderr
         return done
 
     def wait_for(self, what: str, reached: Callable[[], bool]) -> None:
         """Wait until something has happened, or fail with its description and what the logs say."""
-        wait_for(what, reached, progress=self.written, poll_s=POLL_S, details=self.tails)
+        wait_for(
+            what, reached, progress=self.written, poll_s=POLL_S, details=self.tails
+        )
 
     # The operator
 
     def found(self, mode: str | None = None, **settings: float | str) -> None:
-        """Make the coordinator's folder and an invitation, with some settings of its rounds changed.
+        """Make the coordinator's folder and an invitation, with some settings of its rounds
+        changed.
 
         mode: as `coordinator init` has it if left out.
         """
         encoder = f"dir:{self.folder / 'encoder'}"
         named = ("--mode", mode) if mode else ()
-        self.do("coordinator", "init", self.coordinator, "--listen", self.address, "--encoder", encoder, *named)
+        self.do(
+            "coordinator",
+            "init",
+            self.coordinator,
+            "--listen",
+            self.address,
+            "--encoder",
+            encoder,
+            *named,
+        )
         self.amend(self.coordinator / "coordinator.toml", settings)
         if not mode:  # a public prior of this encoder's letters, which built-in text does not know
             known = [[text[10:] for text in texts(name, seed=99)] for name in ALPHABETS]
-            write_prior(make_prior(self.encoder, known), self.coordinator / "prior.safetensors")
+            write_prior(
+                make_prior(self.encoder, known), self.coordinator / "prior.safetensors"
+            )
         self.do("coordinator", "invite", self.coordinator)
 
     def amend(self, path: Path, settings: Mapping[str, object]) -> None:
-        """Change settings that stand in a file, each on a line of its own, as a person with an editor would; of several
-        of one name, the first."""
+        """Change settings that stand in a file, each on a line of its own, as a person with an
+        editor would; of several of one name, the first.
+        """
         content = path.read_text(encoding="utf-8")
         for name, value in settings.items():
-            content, times = re.subn(rf"(?m)^{name} = .*$", f"{name} = {value}", content, count=1)
+            content, times = re.subn(
+                rf"(?m)^{name} = .*$", f"{name} = {value}", content, count=1
+            )
             assert times == 1, f"{name} does not stand in {path}"
         path.write_text(content, encoding="utf-8")
 
@@ -209,20 +266,34 @@ class Deployment:
 
     def round(self, *options: str) -> Running:
         """Start a round."""
-        return self.start("round", "coordinator", "round", self.coordinator, "--json", *options)
+        return self.start(
+            "round", "coordinator", "round", self.coordinator, "--json", *options
+        )
 
     def releases(self) -> list[str]:
         """The names of the releases that can be seen, in their order."""
         seen = (self.coordinator / "releases").iterdir()
-        return sorted(path.name for path in seen if path.is_dir() and path.name != "latest")
+        return sorted(
+            path.name for path in seen if path.is_dir() and path.name != "latest"
+        )
 
     def ledger(self, kind: str) -> list[JournalEntry]:
-        return [each for each in Journal(self.coordinator / "ledger.db").entries() if each.kind == kind]
+        return [
+            each
+            for each in Journal(self.coordinator / "ledger.db").entries()
+            if each.kind == kind
+        ]
 
     def heard(self, event: str, name: str) -> bool:
         """Whether the coordinator has heard something of a holder, in any round so far."""
-        told = (each for path in (self.coordinator / "progress").glob("*.jsonl") for each in Follower(path).events())
-        return any(each.kind == event and getattr(each, "name", None) == name for each in told)
+        told = (
+            each
+            for path in (self.coordinator / "progress").glob("*.jsonl")
+            for each in Follower(path).events()
+        )
+        return any(
+            each.kind == event and getattr(each, "name", None) == name for each in told
+        )
 
     # Holders
 
@@ -235,8 +306,23 @@ class Deployment:
     def settle(self, name: str, *options: str) -> Path:
         """Make a holder of the domain of this name."""
         corpus = write_jsonl(self.corpus(name), texts(name))
-        known = ("--invite", self.coordinator / "invite", "--encoder", f"dir:{self.folder / 'encoder'}")
-        self.do("client", "init", self.holder(name), "--domain", name, "--corpus", corpus, *known, *options)
+        known = (
+            "--invite",
+            self.coordinator / "invite",
+            "--encoder",
+            f"dir:{self.folder / 'encoder'}",
+        )
+        self.do(
+            "client",
+            "init",
+            self.holder(name),
+            "--domain",
+            name,
+            "--corpus",
+            corpus,
+            *known,
+            *options,
+        )
         return self.holder(name)
 
     def ready(self, *names: str) -> None:
@@ -248,21 +334,39 @@ class Deployment:
         """Let holders take the terms of a new invitation."""
         self.do("coordinator", "invite", self.coordinator)
         for name in names:
-            self.do("client", "accept", self.holder(name), "--invite", self.coordinator / "invite")
+            self.do(
+                "client",
+                "accept",
+                self.holder(name),
+                "--invite",
+                self.coordinator / "invite",
+            )
 
     def admit(self, name: str) -> None:
-        self.do("coordinator", "admit", self.coordinator, self.holder(name) / "holder.pub", "--name", name)
+        self.do(
+            "coordinator",
+            "admit",
+            self.coordinator,
+            self.holder(name) / "holder.pub",
+            "--name",
+            name,
+        )
 
     def confirm(self, *names: str) -> None:
         """Let holders compare the members that they are shown, and confirm them."""
-        shown = {name: self.do("client", "members", self.holder(name), "--json").json["code"] for name in names}
+        shown = {
+            name: self.do("client", "members", self.holder(name), "--json").json["code"]
+            for name in names
+        }
         assert len(set(shown.values())) == 1
         for name, code in shown.items():
             self.do("client", "confirm", self.holder(name), code)
 
     def join(self, *names: str) -> None:
         """Start SuperNodes, all at once, and wait until each is connected."""
-        started = [self.start(name, "client", "join", self.holder(name)) for name in names]
+        started = [
+            self.start(name, "client", "join", self.holder(name)) for name in names
+        ]
         for each in started:
             self.wait_for(
                 f"{each.name} is connected",
@@ -281,12 +385,17 @@ class Deployment:
     def sent(self, name: str, kind: str) -> int:
         """How many answers of a kind a holder has noted in its own journal."""
         entries = Journal(self.holder(name) / "journal.db").entries()
-        return sum(each.kind == "sent" and each.facts["kind"] == kind for each in entries)
+        return sum(
+            each.kind == "sent" and each.facts["kind"] == kind for each in entries
+        )
 
     def newest(self, name: str) -> int:
         """The number of the newest release that a holder has stored."""
         entries = Journal(self.holder(name) / "journal.db").entries()
-        return max((int(each.facts["number"]) for each in entries if each.kind == "received"), default=0)
+        return max(
+            (int(each.facts["number"]) for each in entries if each.kind == "received"),
+            default=0,
+        )
 
     # Processes
 
@@ -296,9 +405,18 @@ class Deployment:
         below = set(_descendants(*(each.process.pid for each in self.running.values())))
         found = {}
         for pid in _all_processes():
-            with contextlib.suppress(OSError):  # where answers are given, only root may read the environment
-                if pid in below or mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
-                    words = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            with contextlib.suppress(
+                OSError
+            ):  # where answers are given, only root may read the environment
+                if pid in below or mark in Path(
+                    f"/proc/{pid}/environ"
+                ).read_bytes().split(b"\0"):
+                    words = (
+                        Path(f"/proc/{pid}/cmdline")
+                        .read_bytes()
+                        .replace(b"\0", b" ")
+                        .decode(errors="replace")
+                    )
                     found[pid] = words
         return found
 
@@ -310,7 +428,11 @@ class Deployment:
     def answering(self, name: str) -> list[int]:
         """The processes that answer for a holder: the one that starts answers, then its forks."""
         words = self.processes()
-        return [pid for pid in _descendants(self.running[name].process.pid) if RUNNER in words.get(pid, "")]
+        return [
+            pid
+            for pid in _descendants(self.running[name].process.pid)
+            if RUNNER in words.get(pid, "")
+        ]
 
     def kill(self, name: str) -> None:
         """End a command and all that it has started with SIGKILL: a power cut."""
@@ -325,13 +447,17 @@ class Deployment:
         """Whether a command has told of a step; one that has ended without doing so never will."""
         if running.has_said(verb, subject):
             return True
-        assert running.process.poll() is None, f"`{running.name}` has ended: {running.said}\n{self.tails()}"
+        assert running.process.poll() is None, (
+            f"`{running.name}` has ended: {running.said}\n{self.tails()}"
+        )
         return running.has_said(verb, subject)
 
     # Progress, and what to read when there is none
 
     def written(self) -> int:
-        """The bytes in all logs, journals and words of commands: while they grow, something moves."""
+        """The bytes in all logs, journals and words of commands: while they grow, something
+        moves.
+        """
         own = (path for pattern in WRITTEN for path in self.folder.glob(pattern))
         return sum(map(_size, (*own, *self.logs())))
 
@@ -342,7 +468,10 @@ class Deployment:
     def tails(self) -> str:
         """The end of every log, and what the last commands said."""
         last = sorted((self.folder / "words").glob("*.err"))[-8:]
-        return "\n".join(f"--- {path.relative_to(self.folder)}\n{_tail(path)}" for path in (*self.logs(), *last))
+        return "\n".join(
+            f"--- {path.relative_to(self.folder)}\n{_tail(path)}"
+            for path in (*self.logs(), *last)
+        )
 
 
 class Copy:
@@ -351,13 +480,20 @@ class Copy:
     What is spent there is not spent of the federation's own.
     """
 
-    def __init__(self, deployment: Deployment, names: Collection[str], place: Path) -> None:
+    def __init__(
+        self, deployment: Deployment, names: Collection[str], place: Path
+    ) -> None:
         self._coordinator = place / "coordinator"
         self._holders = [place / "holders" / name for name in sorted(names)]
-        shutil.copytree(deployment.coordinator, self._coordinator, symlinks=True, ignore=NOT_COPIED)
+        shutil.copytree(
+            deployment.coordinator, self._coordinator, symlinks=True, ignore=NOT_COPIED
+        )
         for folder in self._holders:
             shutil.copytree(deployment.holder(folder.name), folder, ignore=NOT_COPIED)
-            deployment.amend(folder / "client.toml", {"spending": f'"{place / "state" / "spending.jsonl"}"'})
+            deployment.amend(
+                folder / "client.toml",
+                {"spending": f'"{place / "state" / "spending.jsonl"}"'},
+            )
 
     def release(self) -> dict[str, bytes]:
         """Run a round over the copies in this very process, and return the files of its release."""
@@ -382,7 +518,12 @@ def files_of(folder: Path) -> dict[str, bytes]:
 def holding(paths: Iterable[Path], words: Sequence[bytes]) -> list[str]:
     """The files among these that hold one of the words, each with the word."""
     files = [path for path in paths if path.is_file() and not path.is_symlink()]
-    return [f"{path}: {word!r}" for path in files for word in words if word in path.read_bytes()]
+    return [
+        f"{path}: {word!r}"
+        for path in files
+        for word in words
+        if word in path.read_bytes()
+    ]
 
 
 def _size(path: Path) -> int:
@@ -400,7 +541,9 @@ def _tail(path: Path) -> str:
 
 def _all_processes() -> list[int]:
     return [
-        int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit() and int(entry.name) != os.getpid()
+        int(entry.name)
+        for entry in Path("/proc").iterdir()
+        if entry.name.isdigit() and int(entry.name) != os.getpid()
     ]
 
 
@@ -410,7 +553,9 @@ def _descendants(*parents: int) -> list[int]:
     for pid in _all_processes():
         with contextlib.suppress(OSError):
             status = Path(f"/proc/{pid}/stat").read_text()
-            children.setdefault(int(status.rpartition(")")[2].split()[1]), []).append(pid)
+            children.setdefault(int(status.rpartition(")")[2].split()[1]), []).append(
+                pid
+            )
     found: list[int] = []
     waiting = list(parents)
     while waiting:

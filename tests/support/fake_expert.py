@@ -1,8 +1,10 @@
-"""Experts on loopback that do what a test tells them to, on real sockets: answer, stream, hang, die, talk nonsense.
+"""Experts on loopback that do what a test tells them to, on real sockets: answer, stream, hang,
+die, talk nonsense.
 
-An expert is a thread of the test. It reads a request and plays its part on the bare socket, so that what no proper
-server would send can be sent too. Every request is kept, and whether whoever asked has gone. One that is to be killed
-is a process of its own: `python -m tests.support.fake_expert PORT`.
+An expert is a thread of the test. It reads a request and plays its part on the bare socket, so that
+what no proper server would send can be sent too. Every request is kept, and whether whoever asked
+has gone. One that is to be killed is a process of its own: `python -m tests.support.fake_expert
+PORT`.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ PATIENCE_S = 60.0
 """No test waits longer for an event, on a machine that is not overloaded."""
 MOST_HANGING_S = 60.0
 READING_S = 0.1
-"""For whoever asked to read what came before a connection ends, on a machine that is not overloaded."""
+"""For whoever asked to read what came before a connection ends, on a machine that is not
+overloaded.
+"""
 EVENTS = b"text/event-stream"
 JSON = b"application/json"
 CHUNKED = b"transfer-encoding: chunked\r\n"
@@ -39,10 +43,11 @@ LETTERS_PER_PIECE = 7
 
 @dataclass(slots=True)
 class Asked:
-    """A request that an expert has received; `gone` is set when whoever asked has closed the connection.
+    """A request that an expert has received; `gone` is set when whoever asked has closed the
+    connection.
 
-    sent: how many events of an endless answer were taken so far. was_read: set by a test that has read what was sent.
-    keeps: whether the connection is kept for a further request.
+    sent: how many events of an endless answer were taken so far. was_read: set by a test that has
+    read what was sent. keeps: whether the connection is kept for a further request.
     """
 
     method: str
@@ -69,7 +74,9 @@ class Asked:
     def chunk(self, content: bytes) -> None:
         self.send(b"%x\r\n%s\r\n" % (len(content), content))
 
-    def reply(self, status: int, body: bytes, kind: bytes = JSON, more: bytes = b"") -> None:
+    def reply(
+        self, status: int, body: bytes, kind: bytes = JSON, more: bytes = b""
+    ) -> None:
         self.head(status, kind, more + b"content-length: %d\r\n" % len(body))
         self.send(body)
 
@@ -89,14 +96,18 @@ class Asked:
         self.gone.set()
 
     def let_read(self) -> None:
-        """What lies unread at a client when its connection ends is lost: leave it time, unless it has gone itself."""
+        """What lies unread at a client when its connection ends is lost: leave it time, unless it
+        has gone itself.
+        """
         self.connection.settimeout(READING_S * waiting.processes_per_core())
         with contextlib.suppress(OSError):
             self.connection.recv(1, socket.MSG_PEEK)
 
     def reset(self) -> None:
         """End the connection as a machine does that has lost its power: without a farewell."""
-        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.connection.setsockopt(
+            socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
+        )
         self.connection.close()
 
 
@@ -185,7 +196,9 @@ def _chunks(file: Any) -> Iterator[bytes]:
         file.readline()
 
 
-def wait_for(reached: Callable[[], bool], what: str, seconds: float = PATIENCE_S) -> None:
+def wait_for(
+    reached: Callable[[], bool], what: str, seconds: float = PATIENCE_S
+) -> None:
     """Wait until something has happened in another thread or process."""
     waiting.wait_for(what, reached, patience_s=seconds, poll_s=0.01)
 
@@ -201,7 +214,11 @@ def all_events(events: Iterator[Any], expert: Expert) -> list[Any]:
 
 
 def completion(text: str, model: str = "m") -> bytes:
-    choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
+    choice = {
+        "index": 0,
+        "message": {"role": "assistant", "content": text},
+        "finish_reason": "stop",
+    }
     usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
     frame = {"id": "c", "object": "chat.completion", "created": 1, "model": model}
     return json.dumps({**frame, "choices": [choice], "usage": usage}).encode()
@@ -210,13 +227,25 @@ def completion(text: str, model: str = "m") -> bytes:
 def vectors(model: str) -> bytes:
     row = {"object": "embedding", "index": 0, "embedding": [0.5, -0.5]}
     usage = {"prompt_tokens": 1, "total_tokens": 1}
-    return json.dumps({"object": "list", "model": model, "data": [row], "usage": usage}).encode()
+    return json.dumps(
+        {"object": "list", "model": model, "data": [row], "usage": usage}
+    ).encode()
 
 
 def token(text: str, model: str = "m") -> bytes:
     """One event of a streamed chat."""
-    choice = {"index": 0, "delta": {"role": "assistant", "content": text}, "finish_reason": None}
-    frame = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": model, "choices": [choice]}
+    choice = {
+        "index": 0,
+        "delta": {"role": "assistant", "content": text},
+        "finish_reason": None,
+    }
+    frame = {
+        "id": "c",
+        "object": "chat.completion.chunk",
+        "created": 1,
+        "model": model,
+        "choices": [choice],
+    }
     return b"data: " + json.dumps(frame).encode() + b"\n\n"
 
 
@@ -239,7 +268,9 @@ def well(name: str) -> Part:
 
 def whole_text(asked: str) -> str:
     """What `slowly_well` streams: no two pieces are alike."""
-    return "".join(f"{asked}-{place} " for place in range(1000))[: PIECES * LETTERS_PER_PIECE]
+    return "".join(f"{asked}-{place} " for place in range(1000))[
+        : PIECES * LETTERS_PER_PIECE
+    ]
 
 
 def slowly_well(asked: Asked) -> None:
@@ -265,7 +296,9 @@ def slowly_well(asked: Asked) -> None:
 
 def start_expert(port: int) -> subprocess.Popen[bytes]:
     """A process that answers `slowly_well` soon; to be ended by whoever started it."""
-    return subprocess.Popen([sys.executable, "-m", "tests.support.fake_expert", str(port)], cwd=ROOT)
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.support.fake_expert", str(port)], cwd=ROOT
+    )
 
 
 def step_by_step(steps: Semaphore) -> Part:
@@ -290,7 +323,13 @@ def replies(status: int, body: bytes, kind: bytes = JSON, more: bytes = b"") -> 
 
 def complains(status: int, message: str, more: bytes = b"", **fields: Any) -> Part:
     """Answers every request with the same error, in the shape of OpenAI's."""
-    error = {"message": message, "type": "invalid_request_error", "param": None, "code": None, **fields}
+    error = {
+        "message": message,
+        "type": "invalid_request_error",
+        "param": None,
+        "code": None,
+        **fields,
+    }
     return replies(status, json.dumps({"error": error}).encode(), JSON, more)
 
 
@@ -301,8 +340,12 @@ fails = replies(500, b"Traceback (most recent call last): in /secret/place")
 ignores_the_stream = replies(200, completion("whole"))
 redirects = replies(307, b"", JSON, b"location: http://127.0.0.1:9/elsewhere\r\n")
 """Sends whoever asks elsewhere: with the key and the prompt, if they went."""
-too_many = complains(429, "slow down", b"retry-after: 7\r\n", type="requests", code="rate_limit_exceeded")
-unauthorised = complains(401, "Incorrect API key provided: sk-exp***", code="invalid_api_key")
+too_many = complains(
+    429, "slow down", b"retry-after: 7\r\n", type="requests", code="rate_limit_exceeded"
+)
+unauthorised = complains(
+    401, "Incorrect API key provided: sk-exp***", code="invalid_api_key"
+)
 refuses_the_request = complains(400, "max_tokens is too large", param="max_tokens")
 """The request itself is wrong, says the expert: not a failure of its own."""
 
@@ -329,7 +372,8 @@ def dies_after_two(asked: Asked) -> None:
 
 
 def leaves_after_two(asked: Asked) -> None:
-    """Two tokens, and once they were read, the connection is closed, but neither the stream nor the answer was ended.
+    """Two tokens, and once they were read, the connection is closed, but neither the stream nor the
+    answer was ended.
 
     What a client of aiohttp has not read when its connection breaks is lost.
     """

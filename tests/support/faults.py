@@ -1,7 +1,9 @@
-"""A network that loses, delays, repeats, reorders, replays, forges and damages; a coordinator that crashes; an oracle.
+"""A network that loses, delays, repeats, reorders, replays, forges and damages; a coordinator that
+crashes; an oracle.
 
-Everything that goes wrong is decided by one seeded generator, so that a failure can be run again. The oracle knows each
-holder's own sums, by the epochs that they are of, and nothing of how the coordinator keeps or adds them.
+Everything that goes wrong is decided by one seeded generator, so that a failure can be run again.
+The oracle knows each holder's own sums, by the epochs that they are of, and nothing of how the
+coordinator keeps or adds them.
 """
 
 from __future__ import annotations
@@ -49,7 +51,13 @@ from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.protocol.invitation import Place
 from ridgeway.common.protocol.messages import Collect, Message, SealedSums
 from ridgeway.common.protocol.packet import Packet, open_packet, seal_packet
-from ridgeway.common.routing.release import MANIFEST, ROUTER, TOKENIZER, load_release, save_release
+from ridgeway.common.routing.release import (
+    MANIFEST,
+    ROUTER,
+    TOKENIZER,
+    load_release,
+    save_release,
+)
 from ridgeway.common.routing.token_table import compile_table
 from ridgeway.common.statistics.statistics_file import Prepared
 from ridgeway.common.statistics.sums import Statistics
@@ -107,7 +115,8 @@ def raise_crash() -> None:
 
 
 class Looking(Steps):
-    """Steps that look at the folders: to be killed where these are as at an earlier step leaves nothing new behind.
+    """Steps that look at the folders: to be killed where these are as at an earlier step leaves
+    nothing new behind.
 
     new: the numbers of the steps at which the folders are as at no step before.
     """
@@ -119,8 +128,12 @@ class Looking(Steps):
 
     def __call__(self, *_: Any) -> None:
         super().__call__()
-        files = listing(self._folder).items()  # what SQLite shares between processes is made again from the rest
-        state = frozenset((path, content) for path, content in files if not path.endswith("-shm"))
+        files = listing(
+            self._folder
+        ).items()  # what SQLite shares between processes is made again from the rest
+        state = frozenset(
+            (path, content) for path, content in files if not path.endswith("-shm")
+        )
         if state not in self._seen:
             self._seen.add(state)
             self.new.append(self.taken)
@@ -154,22 +167,37 @@ def let_steps_be_seen(patch: pytest.MonkeyPatch, steps: Steps) -> None:
     plain_append = Journal.append
 
     def append(journal: Journal, *events: tuple[str, Mapping[str, Any]]) -> Any:
-        spied = steps.around(plain_append) if journal.path.name == "ledger.db" else plain_append
+        spied = (
+            steps.around(plain_append)
+            if journal.path.name == "ledger.db"
+            else plain_append
+        )
         return spied(journal, *events)
 
     patch.setattr(Journal, "append", append)
-    patch.setattr(Federation, "point_to_latest", steps.around(Federation.point_to_latest))
+    patch.setattr(
+        Federation, "point_to_latest", steps.around(Federation.point_to_latest)
+    )
     patch.setattr(Ledger, "erase_outdated", steps.around(Ledger.erase_outdated))
-    patch.setattr(ridgeway.coordinator.round.ledger, "write_whole", steps.around(write_whole))
-    patch.setattr(ridgeway.coordinator.solving.publish, "save_release", steps.around(save_release))
-    patch.setattr(ridgeway.common.routing.release, "write_whole", steps.around(write_whole))
+    patch.setattr(
+        ridgeway.coordinator.round.ledger, "write_whole", steps.around(write_whole)
+    )
+    patch.setattr(
+        ridgeway.coordinator.solving.publish, "save_release", steps.around(save_release)
+    )
+    patch.setattr(
+        ridgeway.common.routing.release, "write_whole", steps.around(write_whole)
+    )
 
 
 def make_haste(patch: pytest.MonkeyPatch, *, once: bool = True) -> None:
-    """Few temperatures, a short diary; nothing is parsed or written as JSON twice; nor is a corpus read, unless it may
-    change."""
+    """Few temperatures, a short diary; nothing is parsed or written as JSON twice; nor is a corpus
+    read, unless it may change.
+    """
     patch.setattr(tomllib, "loads", _parse_toml)
-    patch.setattr(ridgeway.common.base.files, "json", SimpleNamespace(dumps=_write_json))
+    patch.setattr(
+        ridgeway.common.base.files, "json", SimpleNamespace(dumps=_write_json)
+    )
     if once:
         patch.setattr(ridgeway.client.ready, "prepare", _once(prepare))
         patch.setattr(ridgeway.client.ready, "held_out_sample", _once(held_out_sample))
@@ -179,7 +207,9 @@ def make_haste(patch: pytest.MonkeyPatch, *, once: bool = True) -> None:
         ridgeway.coordinator.solving.calibration,
     ):
         patch.setattr(module, "CURVES", (Confidence(),))
-    patch.setattr(ridgeway.coordinator.solving.calibration, "TEMPERATURE_STEPS", range(2))
+    patch.setattr(
+        ridgeway.coordinator.solving.calibration, "TEMPERATURE_STEPS", range(2)
+    )
     patch.setattr(ridgeway.client.round.answers, "_note", _note_what_was_sealed)
 
 
@@ -198,7 +228,9 @@ def _written(value: bytes, **form: Any) -> str:
 _note = ridgeway.client.round.answers._note
 
 
-def _note_what_was_sealed(holder: Holder, round_: dict[str, Any], message: Message, reply: Packet) -> None:
+def _note_what_was_sealed(
+    holder: Holder, round_: dict[str, Any], message: Message, reply: Packet
+) -> None:
     """The one thing that a holder remembers its session by."""
     if isinstance(message, SealedSums):
         _note(holder, round_, message, reply)
@@ -219,7 +251,9 @@ _DONE: dict[tuple[Callable[..., Any], PrepareJob], Any] = {}
 
 
 def turn_to(parties: Parties, name: str, corpus: str) -> str:
-    """Let a holder's corpus be its first or its other one, and open an epoch with it; returns the epoch's name."""
+    """Let a holder's corpus be its first or its other one, and open an epoch with it; returns the
+    epoch's name.
+    """
     path = parties.homes[name] / "client.toml"
     plain, other = f"{name}.jsonl", f"{name}-other.jsonl"
     text = path.read_text().replace(other, plain)
@@ -228,7 +262,9 @@ def turn_to(parties: Parties, name: str, corpus: str) -> str:
         text = text.replace(plain, other)
         if source.exists():
             lines = source.read_bytes().splitlines()
-            source.with_name(other).write_bytes(b"\n".join(lines[: max(len(lines) // 2, SMALLEST_CORPUS)]))
+            source.with_name(other).write_bytes(
+                b"\n".join(lines[: max(len(lines) // 2, SMALLEST_CORPUS)])
+            )
     path.write_text(text)
     return epoch_of(parties.ready(name))
 
@@ -245,7 +281,10 @@ def let_join(parties: Parties, names: Sequence[str]) -> None:
     for name in names:
         parties.admit(name)
     roster = parties.federation().ledger.standing().roster
-    places = [Place(name=each.name, domain=each.domain, key=each.key) for each in roster.values()]
+    places = [
+        Place(name=each.name, domain=each.domain, key=each.key)
+        for each in roster.values()
+    ]
     for name in roster:
         pin(parties.homes[name], places)
 
@@ -274,10 +313,14 @@ class Network:
     def peers(self) -> list[int]:
         return [peer for peer in range(len(self.holders)) if not self._happens()]
 
-    def exchange(self, packets: Mapping[int, Packet], seconds: float) -> Iterator[tuple[int, Packet | None]]:
+    def exchange(
+        self, packets: Mapping[int, Packet], seconds: float
+    ) -> Iterator[tuple[int, Packet | None]]:
         self.steps()
         if self.honest and packets:
-            self._must_lack(open_packet(next(iter(packets.values()))).message, list(packets))
+            self._must_lack(
+                open_packet(next(iter(packets.values()))).message, list(packets)
+            )
         waiting, self._requests = [*self._requests, *packets.items()], []
         for peer, request in self._shuffled(waiting):
             yield from self._carried(peer, request)
@@ -287,7 +330,9 @@ class Network:
             arrived.append(self.dice.choice(self._past))
         yield from self._shuffled(arrived)
 
-    def _carried(self, peer: int, request: Packet) -> Iterator[tuple[int, Packet | None]]:
+    def _carried(
+        self, peer: int, request: Packet
+    ) -> Iterator[tuple[int, Packet | None]]:
         if self._happens():  # the request does not come through as it is
             fate = self.dice.choice(("lost", "failed", "late", "damaged", "twice"))
             if fate == "late":
@@ -301,7 +346,9 @@ class Network:
                 yield from self._returned(peer, request)
         yield from self._returned(peer, request)
 
-    def _returned(self, peer: int, request: Packet) -> Iterator[tuple[int, Packet | None]]:
+    def _returned(
+        self, peer: int, request: Packet
+    ) -> Iterator[tuple[int, Packet | None]]:
         reply = self.answered(peer, request)
         if reply is None:
             return
@@ -330,7 +377,9 @@ class Network:
             return
         standing, shares = self.ledger(), message.cohort.shares
         for holder in (self.holders[peer] for peer in peers):
-            accepted = {(each.source, each.share) for each in standing.contributions.values()}
+            accepted = {
+                (each.source, each.share) for each in standing.contributions.values()
+            }
             asked = epoch_of(holder), shares[holder.identity.public]
             assert asked not in accepted, "sums that are there are asked for"
 
@@ -338,7 +387,9 @@ class Network:
         if packet.blobs and self.dice.random() < 0.5:
             place = self.dice.randrange(len(packet.blobs))
             blob = self._flipped(bytes(packet.blobs[place]))
-            return replace(packet, blobs=(*packet.blobs[:place], blob, *packet.blobs[place + 1 :]))
+            return replace(
+                packet, blobs=(*packet.blobs[:place], blob, *packet.blobs[place + 1 :])
+            )
         if self.dice.random() < 0.3:
             return replace(packet, signature=packet.signature[::-1])
         return replace(packet, header=self._flipped(packet.header))
@@ -347,12 +398,18 @@ class Network:
         if not content or self.dice.random() < 0.2:
             return content[: len(content) // 2]
         place = self.dice.randrange(len(content))
-        return content[:place] + bytes([content[place] ^ (1 << self.dice.randrange(8))]) + content[place + 1 :]
+        return (
+            content[:place]
+            + bytes([content[place] ^ (1 << self.dice.randrange(8))])
+            + content[place + 1 :]
+        )
 
     def _happens(self, part: float = 1.0) -> bool:
         return self.dice.random() < self.chance * part
 
-    def _shuffled(self, items: Sequence[tuple[int, Packet]]) -> list[tuple[int, Packet]]:
+    def _shuffled(
+        self, items: Sequence[tuple[int, Packet]]
+    ) -> list[tuple[int, Packet]]:
         shuffled = list(items)
         if self.chance:
             self.dice.shuffle(shuffled)
@@ -366,7 +423,13 @@ STRANGER: Identity = fixed_identity(99)
 def _forged(reply: Packet) -> Packet:
     """The same words, said by somebody who is not on the roster."""
     opened = open_packet(reply)
-    return seal_packet(opened.message, STRANGER, round=opened.round, reply_to=opened.reply_to, blobs=opened.blobs)
+    return seal_packet(
+        opened.message,
+        STRANGER,
+        round=opened.round,
+        reply_to=opened.reply_to,
+        blobs=opened.blobs,
+    )
 
 
 # The oracle
@@ -374,24 +437,36 @@ def _forged(reply: Packet) -> Packet:
 
 @dataclass
 class Oracle:
-    """Knows every holder's own sums, by its name and that of the epoch, and what must follow from them."""
+    """Knows every holder's own sums, by its name and that of the epoch, and what must follow from
+    them.
+    """
 
     encoder: TableEncoder
     sums: dict[tuple[str, str], Prepared]
-    _routers: dict[tuple[frozenset[tuple[str, str]], float], bytes] = field(default_factory=dict)
+    _routers: dict[tuple[frozenset[tuple[str, str]], float], bytes] = field(
+        default_factory=dict
+    )
 
     def check(self, parties: Parties) -> int:
-        """Raise unless all that the coordinator's folder says is so; returns how many releases there are."""
+        """Raise unless all that the coordinator's folder says is so; returns how many releases
+        there are.
+        """
         federation = parties.federation()
         federation.ledger.verify()
         standing, parent = Standing(), None
         for entry in federation.ledger.journal.entries():
             if entry.kind == "contributed":
-                given = Contribution(**{name: entry.facts[name] for name in Contribution.__slots__})
-                assert standing.contributions.get(given.name) != given, f"{given.name} sent twice what was there"
+                given = Contribution(
+                    **{name: entry.facts[name] for name in Contribution.__slots__}
+                )
+                assert standing.contributions.get(given.name) != given, (
+                    f"{given.name} sent twice what was there"
+                )
             standing.take_in(entry)
             if entry.kind == "released":
-                assert entry.facts["number"] == len(standing.releases), "the numbers of releases have a gap"
+                assert entry.facts["number"] == len(standing.releases), (
+                    "the numbers of releases have a gap"
+                )
                 self._check_release(federation, standing, parent)
                 parent = standing.releases[-1].release
         check_folders(federation)
@@ -408,16 +483,25 @@ class Oracle:
                 break
         return self._made_of(federation, standing)
 
-    def _check_release(self, federation: Federation, standing: Standing, parent: str | None) -> None:
+    def _check_release(
+        self, federation: Federation, standing: Standing, parent: str | None
+    ) -> None:
         published = standing.releases[-1]
-        loaded = load_release(federation.release_folder(published.number), key=federation.identity.public)
+        loaded = load_release(
+            federation.release_folder(published.number), key=federation.identity.public
+        )
         assert (loaded.id, loaded.manifest["parent"]) == (published.release, parent)
         assert loaded.manifest["number"] == published.number
         made_of = self._made_of(federation, standing)
         assert made_of == {member.name for member in published.members}
-        unused = {name: standing.active[name].domain for name in standing.contributions.keys() - made_of}
+        unused = {
+            name: standing.active[name].domain
+            for name in standing.contributions.keys() - made_of
+        }
         for name, domain in unused.items():
-            alone = list(unused.values()).count(domain) == 1  # of several that fit in turns, none need be taken
+            alone = (
+                list(unused.values()).count(domain) == 1
+            )  # of several that fit in turns, none need be taken
             lost = alone and self._fits(standing, {*made_of, name})
             assert not lost, f"{name} was lost from release {published.number}"
 
@@ -428,52 +512,98 @@ class Oracle:
         manifest = load_release(folder).manifest
         content = (folder / ROUTER).read_bytes()
         masses = dict.fromkeys(published.domains, EQUAL_MASS)
-        assert (manifest["masses"], manifest["domains"]) == (masses, list(published.domains))
+        assert (manifest["masses"], manifest["domains"]) == (
+            masses,
+            list(published.domains),
+        )
         size, ridge = manifest["cohort"]["holders"], manifest["ridge"]["value"]
         possible = [
             set(names)
             for names in combinations(sorted(standing.active), size)
             if self._fits(standing, set(names))
-            and {standing.active[name].domain for name in names} == set(published.domains)
+            and {standing.active[name].domain for name in names}
+            == set(published.domains)
         ]
-        exact = [names for names in possible if self._router(standing, names, ridge) == content]
-        assert len(exact) == 1, f"release {published.number} is not the router of any {size} holders' sums"
+        exact = [
+            names
+            for names in possible
+            if self._router(standing, names, ridge) == content
+        ]
+        assert len(exact) == 1, (
+            f"release {published.number} is not the router of any {size} holders' sums"
+        )
         return exact[0]
 
     def _fits(self, standing: Standing, names: set[str]) -> bool:
-        """Whether the ledger holds the sums of all of these under the shares of a cohort of just them."""
+        """Whether the ledger holds the sums of all of these under the shares of a cohort of just
+        them.
+        """
         stored = {name: standing.contributions.get(name) for name in names}
         shares = shares_of(standing, names)
-        return all(each is not None and each.share == shares[name] for name, each in stored.items())
+        return all(
+            each is not None and each.share == shares[name]
+            for name, each in stored.items()
+        )
 
     def _router(self, standing: Standing, names: set[str], ridge: float) -> bytes:
-        sources = frozenset((name, standing.contributions[name].source) for name in names)
+        sources = frozenset(
+            (name, standing.contributions[name].source) for name in names
+        )
         if (sources, ridge) not in self._routers:
             own = {name: self.sums[name, source].statistics for name, source in sources}
-            self._routers[sources, ridge] = router_bytes(own, standing, self.encoder, ridge)
+            self._routers[sources, ridge] = router_bytes(
+                own, standing, self.encoder, ridge
+            )
         return self._routers[sources, ridge]
 
 
 def shares_of(standing: Standing, names: set[str]) -> dict[str, int]:
-    """The mass divided among the holders of each domain, what is left over going to the first keys."""
+    """The mass divided among the holders of each domain, what is left over going to the first
+    keys.
+    """
     shares: dict[str, int] = {}
     for domain in {standing.roster[name].domain for name in names}:
-        own = sorted((standing.roster[name].key, name) for name in names if standing.roster[name].domain == domain)
-        shares |= {name: (EQUAL_MASS + len(own) - 1 - place) // len(own) for place, (_, name) in enumerate(own)}
+        own = sorted(
+            (standing.roster[name].key, name)
+            for name in names
+            if standing.roster[name].domain == domain
+        )
+        shares |= {
+            name: (EQUAL_MASS + len(own) - 1 - place) // len(own)
+            for place, (_, name) in enumerate(own)
+        }
     return shares
 
 
-def router_bytes(own: Mapping[str, Statistics], standing: Standing, encoder: TableEncoder, ridge: float) -> bytes:
-    """router.safetensors of these holders' raw sums, each under its share of a cohort of just them."""
+def router_bytes(
+    own: Mapping[str, Statistics],
+    standing: Standing,
+    encoder: TableEncoder,
+    ridge: float,
+) -> bytes:
+    """router.safetensors of these holders' raw sums, each under its share of a cohort of just
+    them.
+    """
     shares = shares_of(standing, set(own))
-    return router_of([(standing.roster[name].domain, shares[name], own[name]) for name in own], encoder, ridge)
+    return router_of(
+        [(standing.roster[name].domain, shares[name], own[name]) for name in own],
+        encoder,
+        ridge,
+    )
 
 
-def router_of(parts: Sequence[tuple[str, int, Statistics]], encoder: TableEncoder, ridge: float) -> bytes:
-    """router.safetensors of these raw sums, from the definition: each with its domain and its share of the mass."""
+def router_of(
+    parts: Sequence[tuple[str, int, Statistics]], encoder: TableEncoder, ridge: float
+) -> bytes:
+    """router.safetensors of these raw sums, from the definition: each with its domain and its share
+    of the mass.
+    """
     domains = sorted({domain for domain, _, _ in parts})
     features = encoder.width + 1
-    gram, cross = np.zeros((features, features), np.int64), np.zeros((features, len(domains)), np.int64)
+    gram, cross = (
+        np.zeros((features, features), np.int64),
+        np.zeros((features, len(domains)), np.int64),
+    )
     for domain, share, statistics in parts:
         weighted = statistics.weighted(share)
         gram += weighted.gram
@@ -481,24 +611,40 @@ def router_of(parts: Sequence[tuple[str, int, Statistics]], encoder: TableEncode
     total = Statistics(gram, cross)
     weights = solve(total, encoder.scale, Ridge(ridge)).weights
     compiled = compile_table(encoder.table, encoder.scale, weights)
-    arrays = {"weights": weights, "logits": compiled.logits, "entropies": compiled.entropies}
+    arrays = {
+        "weights": weights,
+        "logits": compiled.logits,
+        "entropies": compiled.entropies,
+    }
     return save({name: np.ascontiguousarray(array) for name, array in arrays.items()})
 
 
 def check_folders(federation: Federation) -> None:
-    """What can be seen among the releases is whole, and `latest` names one that the ledger knows."""
+    """What can be seen among the releases is whole, and `latest` names one that the ledger
+    knows.
+    """
     known = {f"{each.number:04}" for each in federation.ledger.standing().releases}
-    seen = {path.name for path in (federation.folder / "releases").iterdir() if not path.name.startswith(".")}
+    seen = {
+        path.name
+        for path in (federation.folder / "releases").iterdir()
+        if not path.name.startswith(".")
+    }
     assert known <= seen
     for name in seen - {_LATEST}:
-        load_release(federation.folder / "releases" / name, key=federation.identity.public)
+        load_release(
+            federation.folder / "releases" / name, key=federation.identity.public
+        )
     if _LATEST in seen:
-        assert (federation.folder / "releases" / _LATEST).readlink() in {Path(name) for name in known}
+        assert (federation.folder / "releases" / _LATEST).readlink() in {
+            Path(name) for name in known
+        }
 
 
 def check_received(holder: Holder, federation: Federation) -> None:
     """A holder has only what the ledger calls a release, every byte of it."""
-    known = {each.number: each.release for each in federation.ledger.standing().releases}
+    known = {
+        each.number: each.release for each in federation.ledger.standing().releases
+    }
     for entry in holder.releases():
         number = entry.facts["number"]
         assert known.get(number) == entry.facts["release"]

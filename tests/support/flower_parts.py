@@ -1,4 +1,6 @@
-"""Flower's records and the project's use of them, imported without the warnings of what Flower imports."""
+"""Flower's records and the project's use of them, imported without the warnings of what Flower
+imports.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,14 @@ with warnings.catch_warnings():
     from flwr.clientapp import ClientApp
 
     from ridgeway.common.deploy.flower_patches import put_together, taken_apart
-    from ridgeway.common.protocol.flower import BULK, HEADER, MESSAGE_TYPE, SMALL_BULK_BYTES, from_record, to_record
+    from ridgeway.common.protocol.flower import (
+        BULK,
+        HEADER,
+        MESSAGE_TYPE,
+        SMALL_BULK_BYTES,
+        from_record,
+        to_record,
+    )
     from ridgeway.simulations import local_grid
     from ridgeway.simulations.local_grid import LocalGrid, process_grid
 

@@ -1,9 +1,11 @@
-"""Fuzzes the compiled module under AddressSanitizer and UBSan: `make fuzz`, or `--seconds 600` for longer.
+"""Fuzzes the compiled module under AddressSanitizer and UBSan: `make fuzz`, or `--seconds 600` for
+longer.
 
-Builds it with the sanitizers, then starts a Python with their library and gives the tokenizer random tables, every
-character in every context, and random texts, and the sums random numbers and lengths: nothing may crash, ids must be
-the tokenizers library's, and sums numpy's. What is found in texts belongs into FRAGMENTS of
-tests/support/tokenizer_definitions.py, which the tests then try for ever after.
+Builds it with the sanitizers, then starts a Python with their library and gives the tokenizer
+random tables, every character in every context, and random texts, and the sums random numbers and
+lengths: nothing may crash, ids must be the tokenizers library's, and sums numpy's. What is found in
+texts belongs into FRAGMENTS of tests/support/tokenizer_definitions.py, which the tests then try for
+ever after.
 """
 
 from __future__ import annotations
@@ -39,13 +41,37 @@ def main() -> int:
         return fuzz(given.built, given.seconds, given.seed)
     with tempfile.TemporaryDirectory() as folder:
         include = f"-I{sysconfig.get_path('include')}"
-        flags = ["-O1", "-g", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer", SANITIZERS, include]
+        flags = [
+            "-O1",
+            "-g",
+            "-fno-sanitize-recover=all",
+            "-fno-omit-frame-pointer",
+            SANITIZERS,
+            include,
+        ]
         library = Path(folder) / "_native.abi3.so"
         sources = map(str, (ROOT / "common/native").glob("*.c"))
-        subprocess.run(["gcc", *flags, "-shared", "-fPIC", *sources, "-o", str(library)], check=True)
-        found = subprocess.run(["gcc", "-print-file-name=libasan.so"], capture_output=True, text=True, check=True)
-        environment = os.environ | {"LD_PRELOAD": found.stdout.strip(), "ASAN_OPTIONS": "detect_leaks=0"}
-        again = [sys.executable, "-m", "tests.support.fuzz_tokenizer", "--built", folder]
+        subprocess.run(
+            ["gcc", *flags, "-shared", "-fPIC", *sources, "-o", str(library)],
+            check=True,
+        )
+        found = subprocess.run(
+            ["gcc", "-print-file-name=libasan.so"],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        environment = os.environ | {
+            "LD_PRELOAD": found.stdout.strip(),
+            "ASAN_OPTIONS": "detect_leaks=0",
+        }
+        again = [
+            sys.executable,
+            "-m",
+            "tests.support.fuzz_tokenizer",
+            "--built",
+            folder,
+        ]
         times = ["--seconds", str(given.seconds), "--seed", str(given.seed)]
         return subprocess.run([*again, *times], env=environment, check=False).returncode
 
@@ -64,10 +90,17 @@ def fuzz(folder: Path, seconds: float, seed: int) -> int:
     """Try for a while; 1 if ids differ. A crash ends the process."""
     native = load(folder)
     from ridgeway.common.encoding.tokenizer import Tokenizer
-    from tests.support.tokenizer_definitions import FRAGMENTS, PATTERNS, definition, every_character
+    from tests.support.tokenizer_definitions import (
+        FRAGMENTS,
+        PATTERNS,
+        definition,
+        every_character,
+    )
 
     forms: list[dict[str, Any]] = [
-        {"pattern": each, "whole_words": whole} for each in PATTERNS for whole in (False, True)
+        {"pattern": each, "whole_words": whole}
+        for each in PATTERNS
+        for whole in (False, True)
     ]
     forms.append({"pattern": "qwen2", "nfc": True})
     made = [Tokenizer(definition(**form)) for form in forms]
@@ -80,30 +113,53 @@ def fuzz(folder: Path, seconds: float, seed: int) -> int:
         for _ in range(40):
             _random_sums(native, chance)
         texts = [every.pop() for _ in range(min(len(every), 8))]
-        texts += ["".join(chance.choices(FRAGMENTS, k=chance.randrange(40))) for _ in range(40)]
-        texts += ["".join(map(chr, chance.choices(range(0xD800), k=chance.randrange(60)))) for _ in range(20)]
+        texts += [
+            "".join(chance.choices(FRAGMENTS, k=chance.randrange(40)))
+            for _ in range(40)
+        ]
+        texts += [
+            "".join(map(chr, chance.choices(range(0xD800), k=chance.randrange(60))))
+            for _ in range(20)
+        ]
         tokenizer = chance.choice(made)
         for text in texts:
             tried += 1
-            if tokenizer.encode(text).tolist() != tokenizer._by_the_library([text])[0].tolist():
+            if (
+                tokenizer.encode(text).tolist()
+                != tokenizer._by_the_library([text])[0].tolist()
+            ):
                 print(f"other ids by {forms[made.index(tokenizer)]} for {text!r}")
                 return 1
-    print(f"fuzzed: {tried:,} texts and as many tables, seed {seed}: no crash, and all ids the library's")
+    print(
+        f"fuzzed: {tried:,} texts and as many tables, seed {seed}: no crash, "
+        "and all ids the "
+        "library's"
+    )
     return 0
 
 
 def _random_tables(module: ModuleType, chance: random.Random) -> None:
-    """Tables of any content: they are refused, or an encoder comes of them that writes nothing out of bounds."""
+    """Tables of any content: they are refused, or an encoder comes of them that writes nothing out
+    of bounds.
+    """
     import numpy as np
 
     def numbers(count: int, most: int) -> bytes:
         return np.array(
-            [chance.choice((chance.randrange(most), 0xFFFFFFFF)) for _ in range(count)], np.uint32
+            [chance.choice((chance.randrange(most), 0xFFFFFFFF)) for _ in range(count)],
+            np.uint32,
         ).tobytes()
 
     pattern = chance.randrange(5)
-    classes = bytes(chance.choices([1 << place for place in range(7 if pattern == 4 else 4)], k=64)) * (0x110000 // 64)
-    tables: list[Any] = [pattern, classes, numbers(256, 300), numbers(3 * chance.randrange(60), 300)]
+    classes = bytes(
+        chance.choices([1 << place for place in range(7 if pattern == 4 else 4)], k=64)
+    ) * (0x110000 // 64)
+    tables: list[Any] = [
+        pattern,
+        classes,
+        numbers(256, 300),
+        numbers(3 * chance.randrange(60), 300),
+    ]
     for _ in range(2):
         blob = chance.randbytes(chance.randrange(40))
         tables += [numbers(3 * chance.randrange(6), 20), blob]
@@ -114,19 +170,28 @@ def _random_tables(module: ModuleType, chance: random.Random) -> None:
     texts = ["".join(map(chr, chance.choices(range(0x2100), k=50))) for _ in range(5)]
     encoder.encode_many(texts)
     encoder.encode_many(
-        texts, np.frombuffer(numbers(chance.randrange(0x900), chance.choice((0x80, 0x110000))), np.uint8)
+        texts,
+        np.frombuffer(
+            numbers(chance.randrange(0x900), chance.choice((0x80, 0x110000))), np.uint8
+        ),
     )
 
 
 def _random_sums(native: ModuleType, chance: random.Random) -> None:
-    """Buffers of any lengths and values: they are refused, or sums come of them that are numpy's."""
+    """Buffers of any lengths and values: they are refused, or sums come of them that are
+    numpy's.
+    """
     import numpy as np
 
     from ridgeway.common.base.settings import WordFeatures
     from ridgeway.common.encoding.word_sketch import Spelling, WordSketch
 
     rolls = np.random.default_rng(chance.randrange(1 << 32))
-    rows, width, ids = chance.randrange(1, 5), chance.randrange(1, 60), chance.randrange(0, 40)
+    rows, width, ids = (
+        chance.randrange(1, 5),
+        chance.randrange(1, 60),
+        chance.randrange(0, 40),
+    )
     wrong = chance.choice((0, 0, 1))
     table = rolls.integers(-4096 - wrong, 4097 + wrong, (rows, width)).astype(np.int16)
     numbers = rolls.integers(-wrong, rows + wrong, ids).astype(np.int32)
@@ -136,26 +201,45 @@ def _random_sums(native: ModuleType, chance: random.Random) -> None:
     with contextlib.suppress(ValueError):
         native.row_means(table, given, numbers, bounds, means)
         if given == width and not wrong:
-            sums = np.add.reduceat(table[numbers].astype(np.int64), bounds[:-1], axis=0) if ids else means
-            assert np.array_equal(means, (2 * sums + counts[:, None]) // (2 * counts[:, None]))
+            sums = (
+                np.add.reduceat(table[numbers].astype(np.int64), bounds[:-1], axis=0)
+                if ids
+                else means
+            )
+            assert np.array_equal(
+                means, (2 * sums + counts[:, None]) // (2 * counts[:, None])
+            )
     with contextlib.suppress(ValueError):
         found = native.token_sums(numbers, counts, table.astype(np.int32), given)
         if given == width and ids:
-            expected = np.add.reduceat(table[numbers].astype(np.int64), bounds[:-1], axis=0)
+            expected = np.add.reduceat(
+                table[numbers].astype(np.int64), bounds[:-1], axis=0
+            )
             assert found == expected.tobytes()
     buckets = rolls.integers(-9, 10, (chance.randrange(4), width)).astype(np.int32)
-    letters = rolls.choice(np.frombuffer(b"ab9 .\xc3\xa9", dtype=np.uint8), chance.randrange(30))
-    starts = np.sort(rolls.integers(-wrong, len(letters) + 1 + wrong, rows + 1 + chance.choice((0, 0, 0, wrong))))
+    letters = rolls.choice(
+        np.frombuffer(b"ab9 .\xc3\xa9", dtype=np.uint8), chance.randrange(30)
+    )
+    starts = np.sort(
+        rolls.integers(
+            -wrong, len(letters) + 1 + wrong, rows + 1 + chance.choice((0, 0, 0, wrong))
+        )
+    )
     shortest, longest = chance.randrange(2 - wrong, 4), chance.randrange(3, 6 + wrong)
     with contextlib.suppress(ValueError):
         words = buckets, letters, starts, shortest, longest
         operands: tuple[Any, ...] = (table.astype(np.int32), given, *words)
         found = native.token_sums(numbers, counts, *operands)
-        with_rows = *operands, rolls.integers(-9, 10, (rows, given)).astype(np.int32), rolls.bytes(rows - wrong)
+        with_rows = (
+            *operands,
+            rolls.integers(-9, 10, (rows, given)).astype(np.int32),
+            rolls.bytes(rows - wrong),
+        )
         native.token_sums(numbers, counts, *with_rows)
         if given == width and ids:
             sketch = WordSketch(
-                WordFeatures(len(buckets), shortest=shortest, longest=longest), Spelling(letters, starts)
+                WordFeatures(len(buckets), shortest=shortest, longest=longest),
+                Spelling(letters, starts),
             )
             counted = sketch.window_counts(numbers, bounds) @ buckets.astype(np.int64)
             sums = np.add.reduceat(table[numbers].astype(np.int64), bounds[:-1], axis=0)

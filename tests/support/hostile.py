@@ -1,7 +1,9 @@
-"""A coordinator that plays a masked session step by step with real holders, and can lie at any of them.
+"""A coordinator that plays a masked session step by step with real holders, and can lie at any of
+them.
 
-It signs with the key that the holders have pinned, so whatever a hostile operator could send can be sent here. Played
-without a lie it opens the very sums that an honest coordinator opens. Holders are opened anew for every message.
+It signs with the key that the holders have pinned, so whatever a hostile operator could send can be
+sent here. Played without a lie it opens the very sums that an honest coordinator opens. Holders are
+opened anew for every message.
 """
 
 from __future__ import annotations
@@ -44,12 +46,25 @@ from ridgeway.common.protocol.messages import (
     Share,
     SumName,
 )
-from ridgeway.common.protocol.packet import Blob, Opened, Packet, open_packet, seal_packet, weights_blob
+from ridgeway.common.protocol.packet import (
+    Blob,
+    Opened,
+    Packet,
+    open_packet,
+    seal_packet,
+    weights_blob,
+)
 from ridgeway.common.statistics.sums import from_vector
 from ridgeway.coordinator.solving.solve import solve
 from tests.support.simulated_federation import Parties, found, populate
 
-MEMBERS = {"code-1": "code", "code-2": "code", "law-1": "law", "law-2": "law", "medicine": "medicine"}
+MEMBERS = {
+    "code-1": "code",
+    "code-2": "code",
+    "law-1": "law",
+    "law-2": "law",
+    "medicine": "medicine",
+}
 """Five holders, of whom four open a sum."""
 ALL = list(MEMBERS)
 WITHOUT = {name: [other for other in ALL if other != name] for name in ALL}
@@ -62,7 +77,9 @@ FEATURES = 7
 WEIGHTS = weights_blob(np.eye(FEATURES, 3))
 """Such as no total is solved to."""
 ANNOUNCE, SHARE, SEAL, CONFIRM, LOCK, OPEN, OVER = range(7)
-"""The steps with a sum, by their order; in a small cohort nothing is locked, so nothing lies between LOCK and OPEN."""
+"""The steps with a sum, by their order; in a small cohort nothing is locked, so nothing lies
+between LOCK and OPEN.
+"""
 
 Way = list[tuple[int, SumName]]
 """Steps that were taken, each with its lot."""
@@ -72,7 +89,9 @@ Reveals = dict[int, dict[int, bytes]]
 
 def code_of(opened: Opened[Any]) -> str:
     """The code of the refusal that an answer must be."""
-    assert isinstance(opened.message, Refusal), f"{opened.message.kind} where a refusal belongs"
+    assert isinstance(opened.message, Refusal), (
+        f"{opened.message.kind} where a refusal belongs"
+    )
     return opened.message.code
 
 
@@ -111,13 +130,17 @@ class Hostile:
         return seal_packet(message, self.identity, round=self.round, blobs=blobs)
 
     def send(self, name: str, packet: Packet) -> Opened[Any]:
-        """A holder's answer, whatever it is; it must be signed by that holder and name the request."""
+        """A holder's answer, whatever it is; it must be signed by that holder and name the
+        request.
+        """
         opened = open_packet(answer(self.parties.holder(name), packet))
         assert (opened.sender, opened.reply_to) == (self.key_of[name], packet.digest)
         self.replies.append((name, opened))
         return opened
 
-    def ask(self, name: str, message: Message, blobs: Sequence[Blob] = ()) -> Opened[Any]:
+    def ask(
+        self, name: str, message: Message, blobs: Sequence[Blob] = ()
+    ) -> Opened[Any]:
         return self.send(name, self.packet(message, blobs))
 
     def refused(self, name: str, packet: Packet) -> str:
@@ -129,14 +152,28 @@ class Hostile:
 
     def gave(self, kind: type[Message], lot: SumName | None = None) -> list[str]:
         """Who has answered with a message of this kind, and for this lot."""
-        given = [(name, opened.message) for name, opened in self.replies if isinstance(opened.message, kind)]
-        return [name for name, message in given if lot is None or getattr(message, "lot", lot) == lot]
+        given = [
+            (name, opened.message)
+            for name, opened in self.replies
+            if isinstance(opened.message, kind)
+        ]
+        return [
+            name
+            for name, message in given
+            if lot is None or getattr(message, "lot", lot) == lot
+        ]
 
     # What is shown to the members
 
-    def cohort(self, names: Collection[str] | None = None, terms: Terms | None = None) -> Cohort:
-        members = {self.key_of[name]: self._roster[name] for name in names or self.names}
-        return form_cohort(terms or self.terms, {key: holder.domain for key, holder in members.items()})
+    def cohort(
+        self, names: Collection[str] | None = None, terms: Terms | None = None
+    ) -> Cohort:
+        members = {
+            self.key_of[name]: self._roster[name] for name in names or self.names
+        }
+        return form_cohort(
+            terms or self.terms, {key: holder.domain for key, holder in members.items()}
+        )
 
     def agreement(self, cohort: Cohort | None = None, **changes: Any) -> Agreement:
         shown = cohort or self.cohort()
@@ -157,7 +194,10 @@ class Hostile:
         return self.agreement().id.hex()
 
     def place(self, name: str) -> int:
-        return sorted(self.key_of[each] for each in self.names).index(self.key_of[name]) + 1
+        return (
+            sorted(self.key_of[each] for each in self.names).index(self.key_of[name])
+            + 1
+        )
 
     def places(self, names: Collection[str]) -> tuple[int, ...]:
         return tuple(sorted(self.place(name) for name in names))
@@ -165,11 +205,14 @@ class Hostile:
     def in_order(self, names: Collection[str]) -> list[str]:
         return sorted(names, key=self.place)
 
-    # The steps, each with everybody unless told otherwise; every answer must be the one that is asked for
+    # The steps, each with everybody unless told otherwise; every answer must be the one that is
+    # asked for
 
     def announce(self, names: Collection[str] | None = None) -> None:
         for name in names or self.names:
-            opened = self.ask(name, Announce(terms=self.terms, handovers=self.handovers))
+            opened = self.ask(
+                name, Announce(terms=self.terms, handovers=self.handovers)
+            )
             offer = opened.message
             assert isinstance(offer, Offer), offer
             assert offer.advert is not None
@@ -179,7 +222,9 @@ class Hostile:
         shown = cohort or self.cohort()
         return Share(cohort=shown, agreement=self.agreement(shown, **changes))
 
-    def share(self, names: Collection[str] | None = None, request: Share | None = None) -> None:
+    def share(
+        self, names: Collection[str] | None = None, request: Share | None = None
+    ) -> None:
         for name in names or self.names:
             self.envelopes[name] = self._bulk(name, request or self.share_request())
         self.shared = tuple(self.in_order(self.envelopes))
@@ -187,8 +232,14 @@ class Hostile:
     def post(self, name: str, shared: Collection[str] | None = None) -> bytes:
         """What the others have sent to a member."""
         own, senders = self.place(name), shared or self.shared
-        dealt = {self.place(sender): self.dealt(sender) for sender in senders if sender != name}
-        return pack_by_place({place: parts[own] for place, parts in dealt.items() if own in parts})
+        dealt = {
+            self.place(sender): self.dealt(sender)
+            for sender in senders
+            if sender != name
+        }
+        return pack_by_place(
+            {place: parts[own] for place, parts in dealt.items() if own in parts}
+        )
 
     def dealt(self, name: str) -> dict[int, bytes]:
         """The envelopes that a member has made, by the place of whom they are for."""
@@ -200,7 +251,9 @@ class Hostile:
         places = {self.place(name): set(self.dealt(name)) for name in self.shared}
         return {place: {*to, place} if complete else to for place, to in places.items()}
 
-    def hold_request(self, kind: type[Hold], shared: Collection[str] | None = None) -> Hold:
+    def hold_request(
+        self, kind: type[Hold], shared: Collection[str] | None = None
+    ) -> Hold:
         return kind(session=self.session, shared=self.places(shared or self.shared))
 
     def seal(self, names: Collection[str] | None = None) -> None:
@@ -210,7 +263,10 @@ class Hostile:
     def hold(self) -> None:
         """Let everybody keep its shares, and send nothing: the total is known already."""
         for name in self.shared:
-            assert isinstance(self.ask(name, self.hold_request(Hold), (self.post(name),)).message, Held)
+            assert isinstance(
+                self.ask(name, self.hold_request(Hold), (self.post(name),)).message,
+                Held,
+            )
 
     def question(self, other: bool = False) -> tuple[Evaluate, tuple[Blob, ...]]:
         """What is asked about the router of the opened total, or something else that might be."""
@@ -238,7 +294,9 @@ class Hostile:
     def confirm_request(self, lot: SumName, sent: Collection[str]) -> ConfirmSum:
         return ConfirmSum(session=self.session, lot=lot, sent=self.places(sent))
 
-    def confirm(self, lot: SumName, names: Collection[str], sent: Collection[str] | None = None) -> dict[int, str]:
+    def confirm(
+        self, lot: SumName, names: Collection[str], sent: Collection[str] | None = None
+    ) -> dict[int, str]:
         """These members sign that those have sent."""
         signatures = {}
         for name in names:
@@ -250,8 +308,12 @@ class Hostile:
     def lock_request(self, lot: SumName, sent: Collection[str]) -> LockSum:
         return LockSum(session=self.session, lot=lot, sent=self.places(sent))
 
-    def lock(self, lot: SumName, names: Collection[str], sent: Collection[str] | None = None) -> dict[int, str]:
-        """These members sign that they will open this sum and no other; in a small cohort nobody is asked to."""
+    def lock(
+        self, lot: SumName, names: Collection[str], sent: Collection[str] | None = None
+    ) -> dict[int, str]:
+        """These members sign that they will open this sum and no other; in a small cohort nobody is
+        asked to.
+        """
         locks = {}
         for name in names if self.agreement().neighbourhood else ():
             reply = self.ask(name, self.lock_request(lot, sent or names)).message
@@ -269,12 +331,24 @@ class Hostile:
         """locks: those of the sum that was played so far, unless told otherwise."""
         pairs = tuple(sorted(signatures.items()))
         locked = tuple(sorted((self.locks if locks is None else locks).items()))
-        return OpenSum(session=self.session, lot=lot, sent=self.places(sent), confirmations=pairs, locks=locked)
+        return OpenSum(
+            session=self.session,
+            lot=lot,
+            sent=self.places(sent),
+            confirmations=pairs,
+            locks=locked,
+        )
 
     def open(
-        self, lot: SumName, names: Collection[str], sent: Collection[str], signatures: Mapping[int, str]
+        self,
+        lot: SumName,
+        names: Collection[str],
+        sent: Collection[str],
+        signatures: Mapping[int, str],
     ) -> Reveals:
-        """The shares that these members reveal, by place; in a large cohort they lock the sum before."""
+        """The shares that these members reveal, by place; in a large cohort they lock the sum
+        before.
+        """
         reveals: Reveals = {}
         locks = self.lock(lot, names, sent)
         for name in names:
@@ -282,11 +356,15 @@ class Hostile:
             reveals[self.place(name)] = unpack_by_place(content, SHARE_BYTES)
         return reveals
 
-    def total(self, lot: SumName, sent: Collection[str], reveals: Reveals) -> NDArray[np.int64]:
+    def total(
+        self, lot: SumName, sent: Collection[str], reveals: Reveals
+    ) -> NDArray[np.int64]:
         size = memoryview(self.sealed[lot][next(iter(sent))]).nbytes // 8
         opening = Opening(self.agreement(), lot, self.holders(), size)
         for name in sent:
-            opening.add(self.place(name), Sealed.of_bytes(bytes(self.sealed[lot][name])))
+            opening.add(
+                self.place(name), Sealed.of_bytes(bytes(self.sealed[lot][name]))
+            )
         return opening.total(reveals)
 
     # Honest play
@@ -296,7 +374,9 @@ class Hostile:
         self.announce()
         self.share()
 
-    def finish(self, lot: SumName, sent: Collection[str] | None = None) -> NDArray[np.int64]:
+    def finish(
+        self, lot: SumName, sent: Collection[str] | None = None
+    ) -> NDArray[np.int64]:
         """Confirm and open the sum of those who have sealed."""
         there = sent or self.shared
         signatures = self.confirm(lot, there)
@@ -308,7 +388,9 @@ class Hostile:
     def learn(self, total: NDArray[np.int64]) -> None:
         """Solve an opened total, as it is to be asked about."""
         sums = from_vector(total, self.terms.features, len(self.cohort().domains))
-        self.weights = weights_blob(solve(sums, self.parties.encoder.scale, Ridge()).weights)
+        self.weights = weights_blob(
+            solve(sums, self.parties.encoder.scale, Ridge()).weights
+        )
 
     def play(self, *lots: SumName) -> dict[SumName, NDArray[np.int64]]:
         """A whole session without a lie; the statistics come first."""
@@ -350,22 +432,35 @@ class Hostile:
         if step == SEAL and lot != "statistics":
             return self.packet(*self.question())
         asked: dict[int, Callable[[], Packet]] = {
-            ANNOUNCE: lambda: self.packet(Announce(terms=self.terms, handovers=self.handovers)),
+            ANNOUNCE: lambda: self.packet(
+                Announce(terms=self.terms, handovers=self.handovers)
+            ),
             SHARE: lambda: self.packet(self.share_request()),
             SEAL: lambda: self.packet(self.hold_request(Seal), (self.post(name),)),
             CONFIRM: lambda: self.packet(self.confirm_request(lot, self.shared)),
             LOCK: lambda: self.packet(self.lock_request(lot, self.shared)),
-            OPEN: lambda: self.packet(self.open_request(lot, self.shared, self.signatures)),
+            OPEN: lambda: self.packet(
+                self.open_request(lot, self.shared, self.signatures)
+            ),
         }
         return asked[step]()
 
     def moved(self, parties: Parties) -> Hostile:
         """The same coordinator at the same point, with the same holders in other folders."""
         sealed = {lot: dict(given) for lot, given in self.sealed.items()}
-        known = (dict(self.adverts), dict(self.envelopes), sealed, self.shared, dict(self.signatures), dict(self.locks))
+        known = (
+            dict(self.adverts),
+            dict(self.envelopes),
+            sealed,
+            self.shared,
+            dict(self.signatures),
+            dict(self.locks),
+        )
         return Hostile(parties, self.names, self.round, *known, self.weights)
 
-    def _keep(self, lot: SumName, name: str, request: Message, blobs: Sequence[Blob]) -> None:
+    def _keep(
+        self, lot: SumName, name: str, request: Message, blobs: Sequence[Blob]
+    ) -> None:
         opened = self.ask(name, request, blobs)
         assert isinstance(opened.message, SealedSums), opened.message
         self.sealed.setdefault(lot, {})[name] = opened.blobs[0]
@@ -377,7 +472,9 @@ class Hostile:
 
 
 class Stages:
-    """One federation, and sessions in it that were played honestly up to some step; every test gets copies."""
+    """One federation, and sessions in it that were played honestly up to some step; every test gets
+    copies.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -386,14 +483,20 @@ class Stages:
         self._played: dict[str, Hostile] = {}
 
     def at(self, step: int, folder: Path, lot: SumName = "statistics") -> Hostile:
-        """A session of all members before this step, as in a large cohort where neighbourhoods are small."""
+        """A session of all members before this step, as in a large cohort where neighbourhoods are
+        small.
+        """
         return self._moved(way_to(step, lot), folder)
 
     def _moved(self, way: Way, folder: Path) -> Hostile:
-        """A session in which these steps were taken; it goes on from the one that is a step behind."""
+        """A session in which these steps were taken; it goes on from the one that is a step
+        behind.
+        """
         name = f"{len(way)} {neighbourhood_for(len(MEMBERS))}"
         if name not in self._played and not way:
-            self._played[name] = Hostile(self.parties.copy(self._folder / name), list(MEMBERS))
+            self._played[name] = Hostile(
+                self.parties.copy(self._folder / name), list(MEMBERS)
+            )
         elif name not in self._played:
             played = self._moved(way[:-1], self._folder / name)
             played.take(*way[-1])
@@ -405,8 +508,14 @@ class Stages:
 def way_to(step: int, lot: SumName) -> Way:
     """The steps before this one: counts are of a total that was opened."""
     way = [(each, SUM_NAMES[0]) for each in (ANNOUNCE, SHARE)]
-    way += [(each, counted) for counted in SUM_NAMES for each in (SEAL, CONFIRM, LOCK, OPEN)]
-    return way[:step] if lot == SUM_NAMES[0] or step < SEAL else way[: way.index((SEAL, lot)) + step - SEAL]
+    way += [
+        (each, counted) for counted in SUM_NAMES for each in (SEAL, CONFIRM, LOCK, OPEN)
+    ]
+    return (
+        way[:step]
+        if lot == SUM_NAMES[0] or step < SEAL
+        else way[: way.index((SEAL, lot)) + step - SEAL]
+    )
 
 
 def nothing_revealed(coordinator: Hostile, lot: SumName | None = None) -> None:
@@ -414,12 +523,18 @@ def nothing_revealed(coordinator: Hostile, lot: SumName | None = None) -> None:
     assert coordinator.gave(Revealed, lot) == []
 
 
-def plain_sum(parties: Parties, cohort: Cohort, names: Collection[str]) -> NDArray[np.int64]:
+def plain_sum(
+    parties: Parties, cohort: Cohort, names: Collection[str]
+) -> NDArray[np.int64]:
     """What the statistics of these members come to, added up by somebody who may see them."""
     parts = []
     for name in names:
         holder = parties.holder(name)
         own = holder.exact_sums(holder.epoch(cohort.terms), cohort)
-        parts.append(own.placed(cohort.domains.index(holder.domain), len(cohort.domains)).as_vector())
+        parts.append(
+            own.placed(
+                cohort.domains.index(holder.domain), len(cohort.domains)
+            ).as_vector()
+        )
     total: NDArray[np.int64] = np.sum(parts, axis=0)
     return total

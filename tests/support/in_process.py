@@ -34,8 +34,14 @@ def experts_toml(addresses: Mapping[str, str], top: str = "", **more: Any) -> st
     """A file of experts; `more` stands in each of them."""
     lines = [top]
     for name, url in addresses.items():
-        lines += [f'[experts."{name}"]', f'base_url = "{url}"', f'model = "{name}-model"']
-        lines += [f"{field} = {value!r}".replace("'", '"') for field, value in more.items()]
+        lines += [
+            f'[experts."{name}"]',
+            f'base_url = "{url}"',
+            f'model = "{name}-model"',
+        ]
+        lines += [
+            f"{field} = {value!r}".replace("'", '"') for field, value in more.items()
+        ]
     return "\n".join(lines) + "\n"
 
 
@@ -62,11 +68,15 @@ class Local:
     def post(self, path: str, body: Any, **headers: str) -> httpx.Response:
         return self.http.post(path, json=body, headers=headers)
 
-    def chat(self, model: str = "auto", content: str = "hello", **more: Any) -> httpx.Response:
+    def chat(
+        self, model: str = "auto", content: str = "hello", **more: Any
+    ) -> httpx.Response:
         return self.post("/v1/chat/completions", chat(model, content, **more))
 
     @contextlib.contextmanager
-    def streamed(self, model: str = "auto", content: str = "hello", **more: Any) -> Iterator[httpx.Response]:
+    def streamed(
+        self, model: str = "auto", content: str = "hello", **more: Any
+    ) -> Iterator[httpx.Response]:
         body = chat(model, content, stream=True, **more)
         with self.http.stream("POST", "/v1/chat/completions", json=body) as response:
             yield response
@@ -76,12 +86,17 @@ class Local:
         return states
 
     def counted(self, name: str, **labels: str) -> float:
-        return self.service.metrics.registry.get_sample_value(f"ridgeway_{name}", labels) or 0.0
+        return (
+            self.service.metrics.registry.get_sample_value(f"ridgeway_{name}", labels)
+            or 0.0
+        )
 
 
 def memory() -> int:
     """The bytes that this process holds: services, experts and whoever asks them."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf(
+        "SC_PAGE_SIZE"
+    )
 
 
 def chat(model: str, content: str, **more: Any) -> dict[str, Any]:
@@ -90,16 +105,26 @@ def chat(model: str, content: str, **more: Any) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def served(
-    release: Path, file: Path | ExpertsFile | None, rules: AccessRules | None = None, **source: Any
+    release: Path,
+    file: Path | ExpertsFile | None,
+    rules: AccessRules | None = None,
+    **source: Any,
 ) -> Iterator[Local]:
-    """The service of a release, with the experts of a file if one is given, open to all unless there are rules."""
+    """The service of a release, with the experts of a file if one is given, open to all unless
+    there are rules.
+    """
     known = ExpertsFile(file) if isinstance(file, Path) else file
     check: Callable[..., None] = known.check if known else lambda router: None
-    service = RoutingService(ReleaseSource(release, check=check, **source), watch_s=WATCH_S)
+    service = RoutingService(
+        ReleaseSource(release, check=check, **source), watch_s=WATCH_S
+    )
     clock = Clock()
     gateway = Gateway(service, known, clock) if known else None
     app = create_app(service, gateway=gateway, rules=rules or AccessRules())
-    with running(app) as address, httpx.Client(base_url=address, verify=False, timeout=30.0) as http:
+    with (
+        running(app) as address,
+        httpx.Client(base_url=address, verify=False, timeout=30.0) as http,
+    ):
         yield Local(service, http, known.path if known else release, clock, gateway)
 
 
@@ -111,7 +136,10 @@ def running(app: Any, certificate: Certificate | None = None) -> Iterator[str]:
         thread = threading.Thread(target=server.run, args=([listener],))
         thread.start()
         try:
-            wait_for(lambda: server.started or not thread.is_alive(), "the service has started")
+            wait_for(
+                lambda: server.started or not thread.is_alive(),
+                "the service has started",
+            )
             yield f"http://127.0.0.1:{listener.getsockname()[1]}"
         finally:
             server.should_exit = True
@@ -147,7 +175,9 @@ GatewayMaker = Callable[..., contextlib.AbstractContextManager[GatewayExperts]]
 
 
 def answered_by(response: httpx.Response) -> tuple[str, str]:
-    """The expert that answered and the reason, as the headers say it; the answer itself must agree."""
+    """The expert that answered and the reason, as the headers say it; the answer itself must
+    agree.
+    """
     assert response.status_code == 200, response.text
     expert = unquote(response.headers["x-ridgeway-expert"])
     assert response.json()["model"] == expert

@@ -26,9 +26,14 @@ BULKY = ("cache", "held-out", "logs")
 
 
 def kill_at_every_step(
-    parties: Parties, names: Sequence[str], folder: Path, goes_on: Callable[[Parties, Network], None], stride: int
+    parties: Parties,
+    names: Sequence[str],
+    folder: Path,
+    goes_on: Callable[[Parties, Network], None],
+    stride: int,
 ) -> int:
-    """Kill a round of these holders, on a copy each time, at every step that leaves something new behind.
+    """Kill a round of these holders, on a copy each time, at every step that leaves something new
+    behind.
 
     goes_on: is given what is left each time, and a network without faults.
     stride:  2 for every other step.
@@ -57,7 +62,9 @@ def _steps_of_a_round(parties: Parties, names: Sequence[str]) -> list[int]:
 
 def _kill_at(parties: Parties, names: Sequence[str], last: int) -> None:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # later Pythons warn of threads in a process that forks
+        warnings.simplefilter(
+            "ignore", DeprecationWarning
+        )  # later Pythons warn of threads in a process that forks
         child = os.fork()
     if child == 0:
         _live_until(parties, names, last)
@@ -68,7 +75,13 @@ def _kill_at(parties: Parties, names: Sequence[str], last: int) -> None:
 def _calm(parties: Parties, names: Sequence[str], steps: Steps) -> Network:
     """A network without faults, in which nothing is asked for that the ledger has."""
     holders = [parties.holder(name) for name in names]
-    return Network(holders, lambda: parties.federation().ledger.standing(), random.Random(0), steps, 0.0)
+    return Network(
+        holders,
+        lambda: parties.federation().ledger.standing(),
+        random.Random(0),
+        steps,
+        0.0,
+    )
 
 
 def _live_until(parties: Parties, names: Sequence[str], last: int) -> NoReturn:

@@ -1,5 +1,5 @@
-"""Short texts in several languages, written for these tests: five domains, to learn from in one language each, and to
-ask in six others.
+"""Short texts in several languages, written for these tests: five domains, to learn from in one
+language each, and to ask in six others.
 """
 
 from __future__ import annotations
@@ -59,39 +59,105 @@ TRAINING = {
 
 PROMPTS = {
     "fr": {
-        "cooking": ("Combien de temps faut-il cuire le riz ?", "Une recette de gâteau au chocolat"),
-        "travel": ("Je voudrais réserver un vol pour Lisbonne", "À quelle heure part le train pour Lyon ?"),
-        "health": ("J'ai mal au ventre et de la fièvre", "Quel médicament contre la toux ?"),
-        "law": ("Mon contrat de location est-il valable ?", "Le tribunal a condamné l'accusé"),
-        "programming": ("Comment trier un tableau en JavaScript ?", "Le programme plante avec une exception"),
+        "cooking": (
+            "Combien de temps faut-il cuire le riz ?",
+            "Une recette de gâteau au chocolat",
+        ),
+        "travel": (
+            "Je voudrais réserver un vol pour Lisbonne",
+            "À quelle heure part le train pour Lyon ?",
+        ),
+        "health": (
+            "J'ai mal au ventre et de la fièvre",
+            "Quel médicament contre la toux ?",
+        ),
+        "law": (
+            "Mon contrat de location est-il valable ?",
+            "Le tribunal a condamné l'accusé",
+        ),
+        "programming": (
+            "Comment trier un tableau en JavaScript ?",
+            "Le programme plante avec une exception",
+        ),
     },
     "es": {
-        "cooking": ("¿Cómo se hace una tortilla de patatas?", "Freír el ajo en aceite de oliva"),
-        "travel": ("¿Dónde puedo reservar un hotel barato?", "Mi vuelo a Madrid fue cancelado"),
-        "health": ("Me duele la espalda desde hace una semana", "¿Qué dosis de este medicamento debo tomar?"),
-        "law": ("¿Puede mi casero rescindir el contrato?", "El juez rechazó la demanda"),
-        "programming": ("¿Cómo leo un archivo en Python?", "El compilador muestra un error de tipos"),
+        "cooking": (
+            "¿Cómo se hace una tortilla de patatas?",
+            "Freír el ajo en aceite de oliva",
+        ),
+        "travel": (
+            "¿Dónde puedo reservar un hotel barato?",
+            "Mi vuelo a Madrid fue cancelado",
+        ),
+        "health": (
+            "Me duele la espalda desde hace una semana",
+            "¿Qué dosis de este medicamento debo tomar?",
+        ),
+        "law": (
+            "¿Puede mi casero rescindir el contrato?",
+            "El juez rechazó la demanda",
+        ),
+        "programming": (
+            "¿Cómo leo un archivo en Python?",
+            "El compilador muestra un error de tipos",
+        ),
     },
     "it": {
-        "cooking": ("Quanto sale ci vuole nell'acqua della pasta?", "La ricetta del tiramisù"),
-        "travel": ("Ho perso la valigia all'aeroporto", "Vorrei prenotare una camera d'albergo"),
-        "health": ("Ho mal di testa e la febbre alta", "Il medico mi ha prescritto un antibiotico"),
-        "law": ("Chi eredita se non c'è un testamento?", "L'avvocato ha presentato ricorso"),
-        "programming": ("Come si scrive una funzione ricorsiva?", "La query SQL è troppo lenta"),
+        "cooking": (
+            "Quanto sale ci vuole nell'acqua della pasta?",
+            "La ricetta del tiramisù",
+        ),
+        "travel": (
+            "Ho perso la valigia all'aeroporto",
+            "Vorrei prenotare una camera d'albergo",
+        ),
+        "health": (
+            "Ho mal di testa e la febbre alta",
+            "Il medico mi ha prescritto un antibiotico",
+        ),
+        "law": (
+            "Chi eredita se non c'è un testamento?",
+            "L'avvocato ha presentato ricorso",
+        ),
+        "programming": (
+            "Come si scrive una funzione ricorsiva?",
+            "La query SQL è troppo lenta",
+        ),
     },
     "pt": {
         "cooking": ("Como faço pão em casa?", "Quanto tempo devo cozinhar o frango?"),
-        "travel": ("Preciso de visto para viajar ao Brasil?", "O trem para o Porto está atrasado"),
-        "health": ("Estou com dor de garganta e tosse", "Quais são os sintomas da gripe?"),
-        "law": ("O inquilino não pagou o aluguel, posso processá-lo?", "O tribunal anulou a sentença"),
-        "programming": ("Como instalar uma biblioteca em Python?", "O laço nunca termina neste código"),
+        "travel": (
+            "Preciso de visto para viajar ao Brasil?",
+            "O trem para o Porto está atrasado",
+        ),
+        "health": (
+            "Estou com dor de garganta e tosse",
+            "Quais são os sintomas da gripe?",
+        ),
+        "law": (
+            "O inquilino não pagou o aluguel, posso processá-lo?",
+            "O tribunal anulou a sentença",
+        ),
+        "programming": (
+            "Como instalar uma biblioteca em Python?",
+            "O laço nunca termina neste código",
+        ),
     },
     "ru": {
         "cooking": ("Как сварить борщ?", "Сколько минут варить яйца?"),
-        "travel": ("Во сколько отправляется поезд в Москву?", "Я хочу забронировать гостиницу"),
-        "health": ("У меня болит горло и высокая температура", "Какие таблетки принимать от давления?"),
+        "travel": (
+            "Во сколько отправляется поезд в Москву?",
+            "Я хочу забронировать гостиницу",
+        ),
+        "health": (
+            "У меня болит горло и высокая температура",
+            "Какие таблетки принимать от давления?",
+        ),
         "law": ("Суд отклонил иск", "Кто получает наследство без завещания?"),
-        "programming": ("Как отсортировать массив?", "Программа выдаёт ошибку компиляции"),
+        "programming": (
+            "Как отсортировать массив?",
+            "Программа выдаёт ошибку компиляции",
+        ),
     },
     "zh": {
         "cooking": ("怎么做红烧肉？", "米饭要煮多长时间？"),

@@ -1,4 +1,6 @@
-"""What the laws and vectors are made of: samples and their plain sums, prepared domains, a fixed key, small routers."""
+"""What the laws and vectors are made of: samples and their plain sums, prepared domains, a fixed
+key, small routers.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ from ridgeway.common.statistics.sums import Integers, Statistics
 from tests.support.tiny import LETTERS
 
 
-def statistics_of(samples: Integers, labels: Sequence[int], domains: int = 1) -> Statistics:
+def statistics_of(
+    samples: Integers, labels: Sequence[int], domains: int = 1
+) -> Statistics:
     """The sums over samples, straight from their definition."""
     answers = np.zeros((len(samples), domains), dtype=np.int64)
     answers[np.arange(len(samples)), np.array(labels, dtype=np.int64)] = 1
@@ -43,7 +47,9 @@ def random_samples(seed: int, count: int, features: int, lean: int = 0) -> Integ
     """Samples with the constant feature; `lean` shifts them, so that domains differ."""
     rng = np.random.default_rng(seed)
     samples = np.ones((count, features), dtype=np.int64)
-    samples[:, :-1] = rng.integers(-FEATURE_LIMIT + abs(lean), FEATURE_LIMIT - abs(lean) + 1, (count, features - 1))
+    samples[:, :-1] = rng.integers(
+        -FEATURE_LIMIT + abs(lean), FEATURE_LIMIT - abs(lean) + 1, (count, features - 1)
+    )
     samples[:, 0] += lean
     return samples
 
@@ -51,8 +57,17 @@ def random_samples(seed: int, count: int, features: int, lean: int = 0) -> Integ
 @st.composite
 def drawn_samples(draw: st.DrawFn, features: int, most: int = 6) -> Integers:
     """A few samples: any integers within the limit, often at its edge, and the constant feature."""
-    feature = st.one_of(st.sampled_from((-FEATURE_LIMIT, 0, FEATURE_LIMIT)), st.integers(-FEATURE_LIMIT, FEATURE_LIMIT))
-    rows = draw(st.lists(st.lists(feature, min_size=features - 1, max_size=features - 1), min_size=1, max_size=most))
+    feature = st.one_of(
+        st.sampled_from((-FEATURE_LIMIT, 0, FEATURE_LIMIT)),
+        st.integers(-FEATURE_LIMIT, FEATURE_LIMIT),
+    )
+    rows = draw(
+        st.lists(
+            st.lists(feature, min_size=features - 1, max_size=features - 1),
+            min_size=1,
+            max_size=most,
+        )
+    )
     return np.array([[*row, 1] for row in rows], dtype=np.int64)
 
 
@@ -65,10 +80,14 @@ def prepared(
     name: str | None = None,
     sampling: Sampling | None = None,
 ) -> Prepared:
-    """One domain's statistics as its holder would hand them over; another seed is another corpus."""
+    """One domain's statistics as its holder would hand them over; another seed is another
+    corpus.
+    """
     samples = random_samples(seed, count, encoder.width + 1, lean=100 * (seed % 7))
     terms = sampling or Sampling()
-    return Prepared(domain, name or encoder.name, encoder.fingerprint, terms, one_domain(samples))
+    return Prepared(
+        domain, name or encoder.name, encoder.fingerprint, terms, one_domain(samples)
+    )
 
 
 def fixed_identity(byte: int = 7) -> Identity:
@@ -96,12 +115,16 @@ def letter_router(
     domains: Sequence[str],
     selector: Selector | None = None,
 ) -> Router:
-    """A router that knows some letters: each says so much for each domain, all other tokens say nothing."""
+    """A router that knows some letters: each says so much for each domain, all other tokens say
+    nothing.
+    """
     logits = np.zeros((len(LETTERS) + 2, len(domains)), dtype=np.int32)
     for letter, row in strengths.items():
         logits[LETTERS.index(letter) + 2] = row
     table = TokenTable(logits, 1.0, plain_entropies(logits, 1.0))
-    return Router(tuple(domains), table, tokenizer, selector or Selector(), Confidence())
+    return Router(
+        tuple(domains), table, tokenizer, selector or Selector(), Confidence()
+    )
 
 
 def plain_entropies(logits: NDArray[np.int32], step: float) -> NDArray[np.float32]:

@@ -1,7 +1,9 @@
-"""Masked rounds under faults: holders that fall silent or are cut off within a step, replays, and a witness to it all.
+"""Masked rounds under faults: holders that fall silent or are cut off within a step, replays, and a
+witness to it all.
 
-The witness stands before every holder's door: it sees each request that comes in and each answer that goes out, before
-the network can spoil either. It knows what was dealt out as shares, and nothing of how a holder remembers anything.
+The witness stands before every holder's door: it sees each request that comes in and each answer
+that goes out, before the network can spoil either. It knows what was dealt out as shares, and
+nothing of how a holder remembers anything.
 """
 
 from __future__ import annotations
@@ -29,7 +31,13 @@ from ridgeway.common.base.identity import Identity, is_signed_by
 from ridgeway.common.base.journal import Journal
 from ridgeway.common.masking.agreement import Agreement, Secrets, threshold_for
 from ridgeway.common.masking.member import Dealt, share
-from ridgeway.common.masking.shares import SHARE_BYTES, Random, pack_by_place, split, unpack_by_place
+from ridgeway.common.masking.shares import (
+    SHARE_BYTES,
+    Random,
+    pack_by_place,
+    split,
+    unpack_by_place,
+)
 from ridgeway.common.protocol.cohort import form_cohort
 from ridgeway.common.protocol.messages import (
     ENVELOPE_BYTES,
@@ -71,7 +79,11 @@ def let_holders_fall(patch: pytest.MonkeyPatch, writes: Steps) -> None:
     plain_append = Journal.append
 
     def append(journal: Journal, *events: tuple[str, Mapping[str, Any]]) -> Any:
-        spied = writes.around(plain_append) if journal.path.name == "journal.db" else plain_append
+        spied = (
+            writes.around(plain_append)
+            if journal.path.name == "journal.db"
+            else plain_append
+        )
         return spied(journal, *events)
 
     patch.setattr(Journal, "append", append)
@@ -110,14 +122,16 @@ class Secret:
 class Witness:
     """Remembers what left every holder; raises as soon as something leaves that must not.
 
-    shares:   who was asked to deal secrets out, in which cohort, by session.
-    sealed:   the keys of those who sent something, by session and lot.
-    revealed: the keys of those who gave shares for the sum over a set of places, by session, lot and set.
+    shares:   who was asked to deal secrets out, in which cohort, by session. sealed:   the keys of
+    those who sent something, by session and lot. revealed: the keys of those who gave shares for
+    the sum over a set of places, by session, lot and set.
     """
 
     shares: dict[str, Share] = field(default_factory=dict)
     sealed: dict[tuple[str, str], set[str]] = field(default_factory=dict)
-    revealed: dict[tuple[str, str, tuple[int, ...]], set[str]] = field(default_factory=dict)
+    revealed: dict[tuple[str, str, tuple[int, ...]], set[str]] = field(
+        default_factory=dict
+    )
     _left: dict[tuple[str, str, str], str] = field(default_factory=dict)
     _signed: dict[tuple[str, str, str], set[int]] = field(default_factory=dict)
     _locked: dict[tuple[str, str, str], tuple[int, ...]] = field(default_factory=dict)
@@ -128,14 +142,20 @@ class Witness:
     def look_on(self, patch: pytest.MonkeyPatch) -> None:
         """See what secrets are dealt out, and in which shares."""
 
-        def split_seen(secret: bytes, threshold: int, places: Sequence[int], random: Random) -> dict[int, bytes]:
+        def split_seen(
+            secret: bytes, threshold: int, places: Sequence[int], random: Random
+        ) -> dict[int, bytes]:
             parts = split(secret, threshold, places, random)
             self._dealt |= dict.fromkeys(parts.values(), secret)
             return parts
 
-        def share_seen(agreement: Agreement, own: Secrets, place: int, random: Random) -> Dealt:
+        def share_seen(
+            agreement: Agreement, own: Secrets, place: int, random: Random
+        ) -> Dealt:
             session = agreement.id.hex()
-            for lot, seed, mask in zip(agreement.lots, own.seeds, own.masks, strict=True):
+            for lot, seed, mask in zip(
+                agreement.lots, own.seeds, own.masks, strict=True
+            ):
                 self._secrets[seed] = Secret(session, place, lot, "seed")
                 self._secrets[mask] = Secret(session, place, lot, "mask key")
             return share(agreement, own, place, random)
@@ -150,41 +170,71 @@ class Witness:
         if step is None:
             return
         content, asked = _content(given), open_packet(request).message
-        if type(asked) is ConfirmSum:  # of fewer of the same members, another may be signed
+        if (
+            type(asked) is ConfirmSum
+        ):  # of fewer of the same members, another may be signed
             step = f"{step} {sorted(asked.sent)}"
-            signed = self._signed.setdefault((given.sender, asked.session, asked.lot), set(asked.sent))
-            assert signed >= set(asked.sent), "a holder has signed a sum that is not a smaller one"
+            signed = self._signed.setdefault(
+                (given.sender, asked.session, asked.lot), set(asked.sent)
+            )
+            assert signed >= set(asked.sent), (
+                "a holder has signed a sum that is not a smaller one"
+            )
             signed &= set(asked.sent)
-            locked = self._locked.get((given.sender, asked.session, asked.lot), asked.sent)
-            assert locked == asked.sent, "a holder has signed a sum after it had locked another"
+            locked = self._locked.get(
+                (given.sender, asked.session, asked.lot), asked.sent
+            )
+            assert locked == asked.sent, (
+                "a holder has signed a sum after it had locked another"
+            )
         if type(asked) is LockSum:
             self._locked[given.sender, asked.session, asked.lot] = asked.sent
         before = self._left.setdefault((given.sender, given.round, step), content)
-        assert before == content, f"two different answers to the step {step!r} of a session left a holder"
+        assert before == content, (
+            f"two different answers to the step {step!r} of a session left a holder"
+        )
         match given.message:
             case Envelopes():
                 assert isinstance(asked, Share)
                 self.shares[given.message.session] = asked
             case SealedSums():
-                self.sealed.setdefault((given.message.session, given.message.lot), set()).add(given.sender)
+                self.sealed.setdefault(
+                    (given.message.session, given.message.lot), set()
+                ).add(given.sender)
             case Revealed():
                 assert isinstance(asked, OpenSum)
                 self._check_shares(given.message, bytes(given.blobs[0]))
                 places = tuple(sorted(asked.sent))
-                self.revealed.setdefault((asked.session, asked.lot, places), set()).add(given.sender)
+                self.revealed.setdefault((asked.session, asked.lot, places), set()).add(
+                    given.sender
+                )
 
     def _check_shares(self, message: Revealed, content: bytes) -> None:
-        """Every share is of this session and lot, and of no member are both kinds ever shown, whoever shows them."""
+        """Every share is of this session and lot, and of no member are both kinds ever shown,
+        whoever shows them.
+        """
         for place, part in unpack_by_place(content, SHARE_BYTES).items():
             secret = self._secrets[self._dealt[part]]
             assert secret.place == place, "a share of another member was revealed"
-            assert (secret.session, secret.lot) == (message.session, message.lot), "shares of another sum were revealed"
-            kind = self._kinds.setdefault((secret.session, secret.place, secret.lot), secret.kind)
-            assert kind == secret.kind, f"shares of both secrets of member {secret.place} were revealed"
+            assert (secret.session, secret.lot) == (message.session, message.lot), (
+                "shares of another sum were revealed"
+            )
+            kind = self._kinds.setdefault(
+                (secret.session, secret.place, secret.lot), secret.kind
+            )
+            assert kind == secret.kind, (
+                f"shares of both secrets of member {secret.place} were revealed"
+            )
 
     def cohort(self, session: str) -> set[str]:
-        """The keys of a session's members, whether they have fallen away or not; none if nobody joined it here."""
-        return {member.key for member in self.shares[session].cohort.members} if session in self.shares else set()
+        """The keys of a session's members, whether they have fallen away or not; none if nobody
+        joined it here.
+        """
+        return (
+            {member.key for member in self.shares[session].cohort.members}
+            if session in self.shares
+            else set()
+        )
 
     def parts(self, session: str, places: tuple[int, ...]) -> Parts:
         """What the members at these places put into a sum, as they advertised it."""
@@ -192,11 +242,14 @@ class Witness:
         return {advert.key: advert.source for advert in map(agreement.advert, places)}
 
     def opened(self, lot: str) -> list[Parts]:
-        """The sums of a lot for which enough members have given their shares: they lie open, come what may."""
+        """The sums of a lot for which enough members have given their shares: they lie open, come
+        what may.
+        """
         return [
             self.parts(session, places)
             for (session, of, places), givers in self.revealed.items()
-            if of == lot and len(givers) >= needed(len(self.shares[session].agreement.adverts))
+            if of == lot
+            and len(givers) >= needed(len(self.shares[session].agreement.adverts))
         ]
 
 
@@ -219,8 +272,13 @@ def _step(message: Message) -> str | None:
 
 def _content(given: Opened[Any]) -> str:
     """All that an answer says about a session."""
-    message = given.message.advert if isinstance(given.message, Offer) else given.message
-    return sha256(message.model_dump_json().encode() if message else b"", *(bytes(blob) for blob in given.blobs))
+    message = (
+        given.message.advert if isinstance(given.message, Offer) else given.message
+    )
+    return sha256(
+        message.model_dump_json().encode() if message else b"",
+        *(bytes(blob) for blob in given.blobs),
+    )
 
 
 # The network
@@ -228,12 +286,13 @@ def _content(given: Opened[Any]) -> str:
 
 @dataclass
 class Storm(Network):
-    """A network in which holders fall silent too, are cut off within a step, and hear old requests again.
+    """A network in which holders fall silent too, are cut off within a step, and hear old requests
+    again.
 
-    writes: every holder's writes, so that it can be cut off at one of them.
-    silent: holders that are not heard any more.
-    rogue:  the coordinator's own key, in the hands of somebody who asks holders for more than was asked.
-    malice: how often, for every request that reaches a holder, somebody sends an old or an altered one after it.
+    writes: every holder's writes, so that it can be cut off at one of them. silent: holders that
+    are not heard any more. rogue:  the coordinator's own key, in the hands of somebody who asks
+    holders for more than was asked. malice: how often, for every request that reaches a holder,
+    somebody sends an old or an altered one after it.
     """
 
     witness: Witness = field(default_factory=Witness)
@@ -253,20 +312,30 @@ class Storm(Network):
             return None
         reply = self._attempt(peer, request)
         if self._heard and self.dice.random() < self.malice:
-            self._molest(self.dice.choice((peer, self.dice.randrange(len(self.holders)))))
+            self._molest(
+                self.dice.choice((peer, self.dice.randrange(len(self.holders))))
+            )
         self._heard.append(request)
         return reply
 
     def _molest(self, peer: int) -> None:
-        """Send a holder what was once asked, of it or of another, as it was or altered by one who can sign it."""
-        request = self.dice.choice(self.dice.choice((self._heard, self._heard[-RECENT:])))
+        """Send a holder what was once asked, of it or of another, as it was or altered by one who
+        can sign it.
+        """
+        request = self.dice.choice(
+            self.dice.choice((self._heard, self._heard[-RECENT:]))
+        )
         if self.rogue is not None and self.dice.random() < 0.5:
             request = altered(request, self.rogue, self.dice) or request
         self._attempt(peer, request)
 
     def _attempt(self, peer: int, request: Packet) -> Packet | None:
-        """The answer of a holder that may be cut off at any of its writes, and runs again the next time."""
-        self.writes.allow(self.dice.randint(1, MOST_WRITES) if self._happens(0.2) else 0)
+        """The answer of a holder that may be cut off at any of its writes, and runs again the next
+        time.
+        """
+        self.writes.allow(
+            self.dice.randint(1, MOST_WRITES) if self._happens(0.2) else 0
+        )
         try:
             reply = answer(self.holders[peer], request)
         except Fall:
@@ -283,7 +352,9 @@ class Storm(Network):
 
 
 def altered(request: Packet, rogue: Identity, dice: random.Random) -> Packet | None:
-    """A request for the same step that asks for something else: other members, another set, another question."""
+    """A request for the same step that asks for something else: other members, another set, another
+    question.
+    """
     try:
         opened = open_packet(request)
     except Refused:
@@ -292,18 +363,33 @@ def altered(request: Packet, rogue: Identity, dice: random.Random) -> Packet | N
     match message:
         case ConfirmSum() | LockSum() | OpenSum():
             gone = dice.choice(message.sent)
-            message = message.model_copy(update={"sent": tuple(place for place in message.sent if place != gone)})
+            message = message.model_copy(
+                update={"sent": tuple(place for place in message.sent if place != gone)}
+            )
         case Evaluate():
             blobs = [bytes(len(bytes(blob))) for blob in blobs]
         case Share(cohort=cohort, agreement=agreement):
             gone = dice.choice(cohort.members)
-            fewer = form_cohort(cohort.terms, {each.key: each.domain for each in cohort.members if each != gone})
+            fewer = form_cohort(
+                cohort.terms,
+                {each.key: each.domain for each in cohort.members if each != gone},
+            )
             adverts = tuple(each for each in agreement.adverts if each.key != gone.key)
-            changes = {"cohort": fewer.id, "threshold": threshold_for(len(adverts)), "adverts": adverts}
-            message = Share(cohort=fewer, agreement=agreement.model_copy(update=changes))
+            changes = {
+                "cohort": fewer.id,
+                "threshold": threshold_for(len(adverts)),
+                "adverts": adverts,
+            }
+            message = Share(
+                cohort=fewer, agreement=agreement.model_copy(update=changes)
+            )
         case Hold():
             gone = dice.choice(message.shared)
-            left = {place: each for place, each in unpack_by_place(blobs[0], ENVELOPE_BYTES).items() if place != gone}
+            left = {
+                place: each
+                for place, each in unpack_by_place(blobs[0], ENVELOPE_BYTES).items()
+                if place != gone
+            }
             shared = tuple(place for place in message.shared if place != gone)
             message = dice.choice((Hold, Seal))(session=message.session, shared=shared)
             blobs = [pack_by_place(left)]

@@ -1,7 +1,9 @@
-"""What must be so after masked rounds, whatever happened in them: an oracle that knows every holder's own sums.
+"""What must be so after masked rounds, whatever happened in them: an oracle that knows every
+holder's own sums.
 
-It reads the ledger for what the coordinator claims, the holders' journals for what they have signed and helped to open,
-and knows from the definition what router any members' sums come to. It knows nothing of how either side works.
+It reads the ledger for what the coordinator claims, the holders' journals for what they have signed
+and helped to open, and knows from the definition what router any members' sums come to. It knows
+nothing of how either side works.
 """
 
 from __future__ import annotations
@@ -42,11 +44,13 @@ class MaskedOracle:
     routers: Routers = field(default_factory=dict)
     _looked_at: dict[str, int] = field(default_factory=dict)
 
-    def check(self, parties: Parties, witness: Witness, unevaluated: Iterable[int] = ()) -> int:
+    def check(
+        self, parties: Parties, witness: Witness, unevaluated: Iterable[int] = ()
+    ) -> int:
         """Raise unless all that the folders say is so; returns how many releases there are.
 
-        It is called after every round, before members are pinned. unevaluated: the releases that holders of every
-        domain need not have counted for.
+        It is called after every round, before members are pinned. unevaluated: the releases that
+        holders of every domain need not have counted for.
         """
         federation = parties.federation()
         federation.ledger.verify()
@@ -59,22 +63,37 @@ class MaskedOracle:
             standing.take_in(entry)
             if entry.kind == "released":
                 number = entry.facts["number"]
-                assert number == len(standing.releases), "the numbers of releases have a gap"
-                self._check_release(federation, standing, parent, sums, witness, number in set(unevaluated))
+                assert number == len(standing.releases), (
+                    "the numbers of releases have a gap"
+                )
+                self._check_release(
+                    federation,
+                    standing,
+                    parent,
+                    sums,
+                    witness,
+                    number in set(unevaluated),
+                )
                 parent = standing.releases[-1].release
         check_folders(federation)
         for holder in holders:
             check_received(holder, federation)
         return len(standing.releases)
 
-    def _check_sizes(self, holders: Sequence[Holder], sums: Sums, witness: Witness) -> None:
-        """What a holder has helped to open since the last look is of enough members that have sent."""
+    def _check_sizes(
+        self, holders: Sequence[Holder], sums: Sums, witness: Witness
+    ) -> None:
+        """What a holder has helped to open since the last look is of enough members that have
+        sent.
+        """
         for holder in holders:
             key = holder.identity.public
             for entry in sums.opened.get(key, []):
                 if entry.number > self._looked_at.get(key, 0):
                     _check_sum(holder, entry, witness)
-            self._looked_at[key] = max((each.number for each in holder.journal.entries()), default=0)
+            self._looked_at[key] = max(
+                (each.number for each in holder.journal.entries()), default=0
+            )
 
     def _check_release(
         self,
@@ -85,7 +104,8 @@ class MaskedOracle:
         seen: Witness,
         unevaluated: bool,
     ) -> None:
-        """A release is the router of one total that holders have opened, of those and with the shares the ledger says.
+        """A release is the router of one total that holders have opened, of those and with the
+        shares the ledger says.
 
         Holders of every domain in it have counted for it, in one opened sum.
         """
@@ -104,14 +124,24 @@ class MaskedOracle:
         ]
         assert opened, f"release {published.number} is of no total that was opened"
         shares = {each.name: each.share for each in published.members}
-        assert any(self._are_due(standing, names, shares, seen.cohort(session)) for session in opened)
-        given = frozenset((each.name, each.source, each.share) for each in published.members)
+        assert any(
+            self._are_due(standing, names, shares, seen.cohort(session))
+            for session in opened
+        )
+        given = frozenset(
+            (each.name, each.source, each.share) for each in published.members
+        )
         content = self._router(standing, given, manifest["ridge"]["value"])
-        assert (folder / ROUTER).read_bytes() == content, f"release {published.number} is not the router of its total"
+        assert (folder / ROUTER).read_bytes() == content, (
+            f"release {published.number} is not the router of its total"
+        )
         masses = dict.fromkeys(published.domains, 0)
         for name, share in shares.items():
             masses[standing.roster[name].domain] += share
-        assert (manifest["masses"], manifest["domains"]) == (masses, list(published.domains))
+        assert (manifest["masses"], manifest["domains"]) == (
+            masses,
+            list(published.domains),
+        )
         assert manifest["cohort"]["holders"] == len(members)
         self._check_evaluation(manifest, standing, names, sums, unevaluated)
 
@@ -123,7 +153,9 @@ class MaskedOracle:
         sums: Sums,
         unevaluated: bool,
     ) -> None:
-        """It counts the documents of the members of a sum that was opened, each once, and of every domain some."""
+        """It counts the documents of the members of a sum that was opened, each once, and of every
+        domain some.
+        """
         evaluation = manifest["evaluation"]
         if evaluation is None:
             assert unevaluated, "a release was published that nobody has counted for"
@@ -133,24 +165,44 @@ class MaskedOracle:
             if parts.keys() <= names.keys():
                 counted = {(names[key], epoch) for key, epoch in parts.items()}
                 documents = sum(self.known[each].documents for each in counted)
-                met.append((documents, {standing.roster[name].domain for name, _ in counted}))
-        fitting = [domains for documents, domains in met if documents == evaluation["documents"]]
+                met.append(
+                    (documents, {standing.roster[name].domain for name, _ in counted})
+                )
+        fitting = [
+            domains
+            for documents, domains in met
+            if documents == evaluation["documents"]
+        ]
         assert fitting, "a release was evaluated on the documents of no set of members"
         domains = set(manifest["domains"] or ())
-        assert unevaluated or any(domains <= each for each in fitting), "nobody has counted for one of the domains"
+        assert unevaluated or any(domains <= each for each in fitting), (
+            "nobody has counted for one of the domains"
+        )
 
     def _are_due(
-        self, standing: Standing, names: Mapping[str, str], shares: Mapping[str, int], cohort: Iterable[str]
+        self,
+        standing: Standing,
+        names: Mapping[str, str],
+        shares: Mapping[str, int],
+        cohort: Iterable[str],
     ) -> bool:
-        """Whether each member's share is the one that a cohort of these gives it, whoever of them has fallen away."""
+        """Whether each member's share is the one that a cohort of these gives it, whoever of them
+        has fallen away.
+        """
         there = {names[key] for key in cohort if key in names} or set(shares)
         due = shares_of(standing, there)
         return all(due.get(name) == share for name, share in shares.items())
 
-    def _router(self, standing: Standing, members: frozenset[tuple[str, str, int]], ridge: float) -> bytes:
+    def _router(
+        self, standing: Standing, members: frozenset[tuple[str, str, int]], ridge: float
+    ) -> bytes:
         if (members, ridge) not in self.routers:
             given = [
-                (standing.roster[name].domain, share, self.known[name, epoch].prepared.statistics)
+                (
+                    standing.roster[name].domain,
+                    share,
+                    self.known[name, epoch].prepared.statistics,
+                )
                 for name, epoch, share in members
             ]
             self.routers[members, ridge] = router_of(given, self.encoder, ridge)
@@ -164,8 +216,8 @@ class MaskedOracle:
 class Sums:
     """What holders have signed and helped to open, as their journals say.
 
-    opened: a holder's entries, by its key. signed: the epochs of those who have signed, by key, for every session and
-    total; what was opened was signed by all who are in it.
+    opened: a holder's entries, by its key. signed: the epochs of those who have signed, by key, for
+    every session and total; what was opened was signed by all who are in it.
     """
 
     opened: Mapping[str, list[JournalEntry]]
@@ -179,17 +231,23 @@ class Sums:
             key = holder.identity.public
             opened[key] = holder.journal.entries("opened")
             for entry in holder.journal.entries("signed"):
-                parts = signed.setdefault((entry.facts["session"], entry.facts["total"]), {})
+                parts = signed.setdefault(
+                    (entry.facts["session"], entry.facts["total"]), {}
+                )
                 parts[key] = entry.facts["epoch"]
         return cls(opened, signed)
 
     def opened_by_enough(self, lot: str) -> list[tuple[str, Parts]]:
-        """The sums that more than two thirds of those in them have opened, each with its session."""
+        """The sums that more than two thirds of those in them have opened, each with its
+        session.
+        """
         openers: dict[tuple[str, str], set[str]] = {}
         for key, entries in self.opened.items():
             for entry in entries:
                 if entry.facts["lot"] == lot:
-                    openers.setdefault((entry.facts["session"], entry.facts["total"]), set()).add(key)
+                    openers.setdefault(
+                        (entry.facts["session"], entry.facts["total"]), set()
+                    ).add(key)
         return [
             (each[0], self.signed[each])
             for each, keys in openers.items()
@@ -198,16 +256,24 @@ class Sums:
 
 
 def check_sums(sums: Sums, witness: Witness) -> None:
-    """Every epoch of every holder is in at most one opened total of statistics, and in one of counts."""
+    """Every epoch of every holder is in at most one opened total of statistics, and in one of
+    counts.
+    """
     for key, entries in sums.opened.items():
         for lot in SUM_NAMES:
             totals: dict[str, set[str]] = {}
             for entry in entries:
                 if entry.facts["lot"] == lot:
-                    totals.setdefault(entry.facts["epoch"], set()).add(entry.facts["total"])
+                    totals.setdefault(entry.facts["epoch"], set()).add(
+                        entry.facts["total"]
+                    )
                     signed = sums.signed[entry.facts["session"], entry.facts["total"]]
-                    assert set(entry.facts["members"]) == set(signed), "a sum was opened that not all in it had signed"
-            assert all(len(each) == 1 for each in totals.values()), f"an epoch of {key} is in two opened totals"
+                    assert set(entry.facts["members"]) == set(signed), (
+                        "a sum was opened that not all in it had signed"
+                    )
+            assert all(len(each) == 1 for each in totals.values()), (
+                f"an epoch of {key} is in two opened totals"
+            )
     for lot in SUM_NAMES:
         _check_once(witness.opened(lot))
         _check_once([parts for _, parts in sums.opened_by_enough(lot)])
@@ -218,7 +284,9 @@ def check_sums(sums: Sums, witness: Witness) -> None:
                 for entry in sums.opened[giver]
                 if (entry.facts["session"], entry.facts["lot"]) == (session, opened)
             ]
-            assert set(witness.parts(session, places)) in noted, "shares left a holder that has not noted which sum"
+            assert set(witness.parts(session, places)) in noted, (
+                "shares left a holder that has not noted which sum"
+            )
 
 
 def _check_once(opened: Sequence[Parts]) -> None:
@@ -226,7 +294,9 @@ def _check_once(opened: Sequence[Parts]) -> None:
     found: dict[tuple[str, str], Parts] = {}
     for parts in opened:
         for each in parts.items():
-            assert found.setdefault(each, parts) == parts, "an epoch is in two opened sums of different members"
+            assert found.setdefault(each, parts) == parts, (
+                "an epoch is in two opened sums of different members"
+            )
 
 
 def _check_sum(holder: Holder, entry: JournalEntry, witness: Witness) -> None:
@@ -235,8 +305,14 @@ def _check_sum(holder: Holder, entry: JournalEntry, witness: Witness) -> None:
     assert len(members) >= 3, f"a sum of {len(members)} members was opened"
     assert key in members, "a holder has opened a sum that it is not in"
     pinned = len(holder.pinned_keys)
-    assert len(members) >= needed(pinned), f"a sum of {len(members)} of {pinned} pinned members was opened"
+    assert len(members) >= needed(pinned), (
+        f"a sum of {len(members)} of {pinned} pinned members was opened"
+    )
     cohort = witness.cohort(facts["session"])
     if cohort:
-        assert len(members) >= needed(len(cohort)), f"a sum of {len(members)} of {len(cohort)} members was opened"
-        assert members <= witness.sealed[facts["session"], facts["lot"]], "a member is counted that has sent nothing"
+        assert len(members) >= needed(len(cohort)), (
+            f"a sum of {len(members)} of {len(cohort)} members was opened"
+        )
+        assert members <= witness.sealed[facts["session"], facts["lot"]], (
+            "a member is counted that has sent nothing"
+        )

@@ -14,7 +14,12 @@ from numpy.typing import NDArray
 from ridgeway.common.base.identity import Identity
 from ridgeway.common.masking import neighbourhood
 from ridgeway.common.masking.neighbourhood import Neighbourhood
-from ridgeway.common.masking.reference_session import ROUND, Step, Transcript, masked_sum
+from ridgeway.common.masking.reference_session import (
+    ROUND,
+    Step,
+    Transcript,
+    masked_sum,
+)
 from ridgeway.common.masking.shares import Random
 
 SUM_NAMES = ("sums", "counts")
@@ -22,11 +27,18 @@ SUM_NAMES = ("sums", "counts")
 
 @contextmanager
 def small_neighbourhoods(holders: int, threshold: int) -> Iterator[None]:
-    """While this lasts, all cohorts are large ones, with neighbourhoods of this size, or of all others."""
-    few = ((members, Neighbourhood(members - 1, min(threshold, members - 1))) for members in range(1, holders + 1))
+    """While this lasts, all cohorts are large ones, with neighbourhoods of this size, or of all
+    others.
+    """
+    few = (
+        (members, Neighbourhood(members - 1, min(threshold, members - 1)))
+        for members in range(1, holders + 1)
+    )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(neighbourhood, "COMPLETE", 0)
-        patch.setattr(neighbourhood, "_TABLE", (*few, (1000, Neighbourhood(holders, threshold))))
+        patch.setattr(
+            neighbourhood, "_TABLE", (*few, (1000, Neighbourhood(holders, threshold)))
+        )
         yield
 
 
@@ -53,17 +65,38 @@ def run_session(
     not_sent: Collection[int] = (),
     not_opened: Collection[int] = (),
 ) -> Transcript:
-    """A session of members whose keys and secrets the seed gives; some may fall away at each step."""
+    """A session of members whose keys and secrets the seed gives; some may fall away at each
+    step.
+    """
 
     def random(purpose: str, place: int) -> Random:
-        return fixed_random(f"{seed} {purpose} {place - 1 if purpose == 'secrets' else place}")
+        return fixed_random(
+            f"{seed} {purpose} {place - 1 if purpose == 'secrets' else place}"
+        )
 
-    stages: dict[Step, Collection[int]] = {"open": not_opened, "send": not_sent, "share": not_shared}
+    stages: dict[Step, Collection[int]] = {
+        "open": not_opened,
+        "send": not_sent,
+        "share": not_shared,
+    }
     fallen = {place: step for step, places in stages.items() for place in places}
-    identities = sorted((_identity(f"{seed} {place}") for place in range(members)), key=lambda each: each.public)
+    identities = sorted(
+        (_identity(f"{seed} {place}") for place in range(members)),
+        key=lambda each: each.public,
+    )
     given = vectors or [np.zeros(4, dtype=np.int64)] * members
-    return masked_sum(identities, given, fallen, random, sum_names=SUM_NAMES, sum_name=lot, round_=round_)
+    return masked_sum(
+        identities,
+        given,
+        fallen,
+        random,
+        sum_names=SUM_NAMES,
+        sum_name=lot,
+        round_=round_,
+    )
 
 
 def _identity(seed: str) -> Identity:
-    return Identity(Ed25519PrivateKey.from_private_bytes(hashlib.sha256(seed.encode()).digest()))
+    return Identity(
+        Ed25519PrivateKey.from_private_bytes(hashlib.sha256(seed.encode()).digest())
+    )

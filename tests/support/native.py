@@ -12,7 +12,9 @@ from ridgeway.common.base.native import native
 from ridgeway.common.encoding import fast_bpe, sentence_encoder
 from ridgeway.common.routing import token_table, word_table
 
-needs_native = pytest.mark.skipif(native is None, reason="there is no compiled module here")
+needs_native = pytest.mark.skipif(
+    native is None, reason="there is no compiled module here"
+)
 
 
 @contextmanager

@@ -1,5 +1,6 @@
-"""A deployment over a year, and the same played in one process: every command is the real one, and the gate speaks TLS,
-but no Flower carries the messages of rounds."""
+"""A deployment over a year, and the same played in one process: every command is the real one, and
+the gate speaks TLS, but no Flower carries the messages of rounds.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +18,14 @@ from ridgeway.client.round.holder import Holder
 from ridgeway.client.round.spending import SPENT
 from ridgeway.common.base.errors import FormatError
 from ridgeway.common.base.journal import Journal
-from ridgeway.common.deploy.notice import ANNOUNCED_ROSTER, BUNDLE_PATH, LEAVE_PATH, NOTICE, NOTICE_PATH, ROSTER_PATH
+from ridgeway.common.deploy.notice import (
+    ANNOUNCED_ROSTER,
+    BUNDLE_PATH,
+    LEAVE_PATH,
+    NOTICE,
+    NOTICE_PATH,
+    ROSTER_PATH,
+)
 from ridgeway.common.deploy.processes import Log
 from ridgeway.common.protocol.packet import Packet
 from ridgeway.coordinator.cli import round_commands
@@ -44,7 +52,13 @@ class Year(Deployment):
     def epochs(self, name: str) -> int:
         """Of how many epochs sums have left, or were charged for, by the holder's own journal."""
         entries = Journal(self.holder(name) / "journal.db").entries(SPENT)
-        return len({each.facts["epoch"] for each in entries if each.facts["output"] == "statistics"})
+        return len(
+            {
+                each.facts["epoch"]
+                for each in entries
+                if each.facts["output"] == "statistics"
+            }
+        )
 
     def spent(self, name: str) -> float:
         return float(self.status(name)["privacy"]["spent"])
@@ -82,7 +96,9 @@ class OpenGate(Quiet):
 
     def do_GET(self) -> None:  # noqa: N802
         names = {NOTICE_PATH: NOTICE, ROSTER_PATH: ANNOUNCED_ROSTER}
-        path = self.link / names.get(self.path, f"bundles/{self.path.removeprefix(BUNDLE_PATH)}.fab")
+        path = self.link / names.get(
+            self.path, f"bundles/{self.path.removeprefix(BUNDLE_PATH)}.fab"
+        )
         self.reply(path.read_bytes()) if path.exists() else self.reply(status=404)
 
     def do_POST(self) -> None:  # noqa: N802
@@ -115,7 +131,9 @@ class Homes:
     def peers(self) -> list[int]:
         return list(range(len(self._homes)))
 
-    def exchange(self, packets: Mapping[int, Packet], seconds: float) -> Iterator[tuple[int, Packet]]:
+    def exchange(
+        self, packets: Mapping[int, Packet], seconds: float
+    ) -> Iterator[tuple[int, Packet]]:
         for peer, packet in packets.items():
             yield peer, answer(Holder(self._homes[peer]), packet)
 

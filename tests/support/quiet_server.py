@@ -1,4 +1,6 @@
-"""Small HTTP servers in a thread of the test, with TLS or without, that say nothing of what they are asked."""
+"""Small HTTP servers in a thread of the test, with TLS or without, that say nothing of what they
+are asked.
+"""
 
 from __future__ import annotations
 
@@ -44,13 +46,17 @@ def tls_of(authority: Path) -> ssl.SSLContext:
 
 @contextmanager
 def serving(
-    handler: type[BaseHTTPRequestHandler], context: ssl.SSLContext | None = None, port: int = 0
+    handler: type[BaseHTTPRequestHandler],
+    context: ssl.SSLContext | None = None,
+    port: int = 0,
 ) -> Iterator[int]:
     """The port of a server that answers by this handler."""
     server = QuietServer(("127.0.0.1", port), handler)
     if context is not None:
         server.socket = context.wrap_socket(server.socket, server_side=True)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread = threading.Thread(
+        target=server.serve_forever, kwargs={"poll_interval": 0.02}
+    )
     thread.start()
     try:
         yield server.server_address[1]

@@ -1,4 +1,5 @@
-"""The files of a release: sdist and wheel, built twice from two folders; they are the same bytes, or this fails.
+"""The files of a release: sdist and wheel, built twice from two folders; they are the same bytes,
+or this fails.
 
 python -m tests.support.release_files OUT
 """
@@ -16,7 +17,17 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = ("ridgeway", "common", "client", "coordinator", "simulations", "tests", "docs", "examples", "packages")
+FOLDERS = (
+    "ridgeway",
+    "common",
+    "client",
+    "coordinator",
+    "simulations",
+    "tests",
+    "docs",
+    "examples",
+    "packages",
+)
 FILES = tuple(path.name for path in ROOT.iterdir() if path.is_file())
 SOURCES = (*FOLDERS, *FILES, ".ci", ".github")
 EPOCH = 1_700_000_000
@@ -38,9 +49,24 @@ def copy_sources(folder: Path) -> None:
 
 def build(folder: Path, out: Path) -> tuple[Path, Path]:
     """The sdist of a folder of sources, and the wheel that is built from the sdist."""
-    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(out), str(folder)]
+    command = [
+        sys.executable,
+        "-m",
+        "build",
+        "--no-isolation",
+        "--outdir",
+        str(out),
+        str(folder),
+    ]
     environment = {**os.environ, "SOURCE_DATE_EPOCH": str(EPOCH)}
-    done = subprocess.run(command, env=environment, umask=OPEN_UMASK, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command,
+        env=environment,
+        umask=OPEN_UMASK,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if done.returncode:
         raise SystemExit(done.stdout + done.stderr)
     [sdist], [wheel] = out.glob("*.tar.gz"), out.glob("*.whl")

@@ -16,4 +16,6 @@ def pin(folder: Path, places: Iterable[Place]) -> None:
 
 
 def unpin(folder: Path, keys: Collection[str]) -> None:
-    write_roster(folder, [place for place in load_roster(folder) if place.key not in keys])
+    write_roster(
+        folder, [place for place in load_roster(folder) if place.key not in keys]
+    )

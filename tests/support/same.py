@@ -1,7 +1,9 @@
-"""Digests of what no change of the code may change: vectors, token ids, statistics, packets, releases.
+"""Digests of what no change of the code may change: vectors, token ids, statistics, packets,
+releases.
 
-`python -m tests.support.same` prints one line `NAME SHA256` for each, and one over all of them at the end. Names that
-are alike before their `@` must have the same digest. `--against FILE` prints only what differs from an earlier output.
+`python -m tests.support.same` prints one line `NAME SHA256` for each, and one over all of them at
+the end. Names that are alike before their `@` must have the same digest. `--against FILE` prints
+only what differs from an earlier output.
 """
 
 from __future__ import annotations
@@ -31,9 +33,19 @@ from ridgeway.common.routing.release import MANIFEST, ROUTER
 from ridgeway.common.statistics.statistics_file import Prepared, to_bytes
 from ridgeway.coordinator.round.progress import no_watch
 from ridgeway.simulations.simulate import simulate
-from tests.support.corpora_on_disk import ALPHABETS, sentences, texts_in_scripts, write_jsonl
+from tests.support.corpora_on_disk import (
+    ALPHABETS,
+    sentences,
+    texts_in_scripts,
+    write_jsonl,
+)
 from tests.support.tiny import tiny_encoder
-from tests.support.tokenizer_definitions import FRAGMENTS, PATTERNS, SENTENCES, definition
+from tests.support.tokenizer_definitions import (
+    FRAGMENTS,
+    PATTERNS,
+    SENTENCES,
+    definition,
+)
 from tests.vectors import test_release_file, test_round, test_statistics_file
 from tests.vectors.test_round import digest
 
@@ -45,7 +57,8 @@ PLAIN = replace(DEFAULT, sampling=Sampling(window=64))
 FILES = 5
 PARTS = 3
 VARYING = "signature"
-"""What of a manifest is left out: each federation has a key of its own. A manifest holds no time."""
+"""What of a manifest is left out: each federation has a key of its own. A manifest holds no time.
+"""
 
 Line = tuple[str, str]
 
@@ -69,20 +82,32 @@ def token_ids() -> Iterator[Line]:
     for name, lower in product(definitions, (False, True)):
         compiled = Tokenizer(definitions[name], lower=lower)
         assert compiled.make_fast(), f"there is no compiled tokenizer for {name}"
-        library = Tokenizer(definitions[name], lower=lower)  # by which it reads so little text
+        library = Tokenizer(
+            definitions[name], lower=lower
+        )  # by which it reads so little text
         for how, tokenizer in (("compiled", compiled), ("library", library)):
             ids, lengths = tokenizer.encode_many(texts)
-            yield f"tokens/{name}{'-lower' if lower else ''}@{how}", digest(ids.data, lengths.data)
+            yield (
+                f"tokens/{name}{'-lower' if lower else ''}@{how}",
+                digest(ids.data, lengths.data),
+            )
 
 
 @cache
 def installed_encoders() -> dict[str, TableEncoder]:
     """The encoders of the two presets; none where they are not installed."""
     try:
-        found = {"default": find_encoder(DEFAULT.encoder), "paper": find_encoder(PAPER.encoder)}
+        found = {
+            "default": find_encoder(DEFAULT.encoder),
+            "paper": find_encoder(PAPER.encoder),
+        }
     except EncoderError:
         return {}
-    return {name: encoder for name, encoder in found.items() if isinstance(encoder, TableEncoder)}
+    return {
+        name: encoder
+        for name, encoder in found.items()
+        if isinstance(encoder, TableEncoder)
+    }
 
 
 def statistics(work: Path, how: str) -> Iterator[Line]:
@@ -90,12 +115,21 @@ def statistics(work: Path, how: str) -> Iterator[Line]:
     for number in range(FILES):
         write_jsonl(work / f"{number}.jsonl", texts_in_scripts(number))
     presets = {"tiny": DEFAULT, "tiny-plain": PLAIN, "default": DEFAULT, "paper": PAPER}
-    encoders = {"tiny": tiny_encoder(), "tiny-plain": tiny_encoder(), **installed_encoders()}
+    encoders = {
+        "tiny": tiny_encoder(),
+        "tiny-plain": tiny_encoder(),
+        **installed_encoders(),
+    }
     for name, encoder in encoders.items():
         chosen = presets[name]
-        job = PrepareJob((work,), "law", chosen.sampling, chosen.holdout, ("text",), threads=1)
+        job = PrepareJob(
+            (work,), "law", chosen.sampling, chosen.holdout, ("text",), threads=1
+        )
         yield f"statistics/{name}@whole-{how}", digest(to_bytes(summed(job, encoder)))
-        yield f"statistics/{name}@parts-{how}", digest(to_bytes(summed(job, encoder, PARTS)))
+        yield (
+            f"statistics/{name}@parts-{how}",
+            digest(to_bytes(summed(job, encoder, PARTS))),
+        )
 
 
 def summed(job: PrepareJob, encoder: TableEncoder, parts: int = 0) -> Prepared:
@@ -113,7 +147,9 @@ def packets(work: Path) -> Iterator[Line]:
 
 
 def releases(work: Path, engine: str) -> Iterator[Line]:
-    """Routers and manifests of simulated federations. Flower's engine takes half a minute, so it runs once."""
+    """Routers and manifests of simulated federations. Flower's engine takes half a minute, so it
+    runs once.
+    """
     for domain in ALPHABETS:
         texts = sentences(domain, 75)
         write_jsonl(work / "data" / f"{domain}.train.jsonl", texts[:60])
@@ -123,21 +159,42 @@ def releases(work: Path, engine: str) -> Iterator[Line]:
     if installed_encoders():
         sources["default"] = DEFAULT.encoder
     modes: tuple[Mode, ...] = ("clear", "masked")
-    for (name, source), mode in list(product(sources.items(), modes))[-1 if engine == "flower" else 0 :]:
+    for (name, source), mode in list(product(sources.items(), modes))[
+        -1 if engine == "flower" else 0 :
+    ]:
         out = work / f"{name}-{mode}"
         folder = work / f"{name}-{mode}-work"
-        simulate(folder, no_watch, data=work / "data", engine=engine, encoder=source, mode=mode, out=out)
+        simulate(
+            folder,
+            no_watch,
+            data=work / "data",
+            engine=engine,
+            encoder=source,
+            mode=mode,
+            out=out,
+        )
         manifest = json.loads((out / MANIFEST).read_bytes())
         del manifest[VARYING]
-        yield f"release/{name}/router@{mode}-{engine}", digest((out / ROUTER).read_bytes())
-        yield f"release/{name}/manifest@{mode}-{engine}", digest(canonical_json(manifest))
+        yield (
+            f"release/{name}/router@{mode}-{engine}",
+            digest((out / ROUTER).read_bytes()),
+        )
+        yield (
+            f"release/{name}/manifest@{mode}-{engine}",
+            digest(canonical_json(manifest)),
+        )
 
 
 def started(call: str, without: Sequence[str] = ()) -> subprocess.Popen[str]:
     """A process that prints the lines of a call. without: modules that it does not find."""
-    program = f"import sys; sys.modules.update(dict.fromkeys({without!r})); from pathlib import Path; "
+    program = (
+        f"import sys; sys.modules.update(dict.fromkeys({without!r})); from "
+        "pathlib import Path; "
+    )
     program += f"from tests.support import same; [print(*line) for line in same.{call}]"
-    return subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True
+    )
 
 
 def printed(process: subprocess.Popen[str]) -> Iterator[Line]:
@@ -151,7 +208,9 @@ def printed(process: subprocess.Popen[str]) -> Iterator[Line]:
 
 def all_lines(work: Path) -> Iterator[Line]:
     flower = started(f"releases(Path({str(work / 'flower')!r}), 'flower')")
-    python = started(f"statistics(Path({str(work / 'python')!r}), 'python')", EXTENSIONS)
+    python = started(
+        f"statistics(Path({str(work / 'python')!r}), 'python')", EXTENSIONS
+    )
     with flower, python:
         yield from vectors(work / "vectors")
         yield from token_ids()
@@ -164,16 +223,30 @@ def all_lines(work: Path) -> Iterator[Line]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--against", type=Path, metavar="FILE", help="an earlier output; print only what differs")
+    parser.add_argument(
+        "--against",
+        type=Path,
+        metavar="FILE",
+        help="an earlier output; print only what differs",
+    )
     against: Path | None = parser.parse_args().against
     missing = [name for name in EXTENSIONS if not importlib.util.find_spec(name)]
     if missing:
-        print(f"same: {missing[0]} was not built, so there is nothing to compare; run make setup", file=sys.stderr)
+        print(
+            f"same: {missing[0]} was not built, so there is nothing to compare; run make setup",
+            file=sys.stderr,
+        )
         return 1
-    before = dict(line.split() for line in against.read_text().splitlines()) if against else {}
+    before = (
+        dict(line.split() for line in against.read_text().splitlines())
+        if against
+        else {}
+    )
     with tempfile.TemporaryDirectory() as work:
         lines = dict(all_lines(Path(work)))
-    lines["all"] = digest(*(f"{name} {value}".encode() for name, value in lines.items()))
+    lines["all"] = digest(
+        *(f"{name} {value}".encode() for name, value in lines.items())
+    )
     changed = [name for name in before | lines if before.get(name) != lines.get(name)]
     for name in changed:
         print(name, lines.get(name, "is gone"))
@@ -182,7 +255,10 @@ def main() -> int:
         groups.setdefault(name.partition("@")[0], set()).add(value)
     unequal = [name for name, values in groups.items() if len(values) > 1]
     if unequal:
-        print(f"same: digests that must be equal differ: {', '.join(unequal)}", file=sys.stderr)
+        print(
+            f"same: digests that must be equal differ: {', '.join(unequal)}",
+            file=sys.stderr,
+        )
     return 1 if unequal or (against and changed) else 0
 
 

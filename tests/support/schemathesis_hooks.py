@@ -1,4 +1,5 @@
-"""Hooks of schemathesis: most requests that name a model name one that there is, so that they reach an expert.
+"""Hooks of schemathesis: most requests that name a model name one that there is, so that they reach
+an expert.
 
 The name of a model is any text to the description, and hardly any text is the name of one.
 """
@@ -24,7 +25,9 @@ def map_body(context: schemathesis.HookContext, body: Any) -> Any:
 
 @schemathesis.hook
 def map_path_parameters(context: schemathesis.HookContext, path_parameters: Any) -> Any:
-    if isinstance(path_parameters, dict) and isinstance(path_parameters.get("name"), str):
+    if isinstance(path_parameters, dict) and isinstance(
+        path_parameters.get("name"), str
+    ):
         return {**path_parameters, "name": _known(path_parameters["name"])}
     return path_parameters
 

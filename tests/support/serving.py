@@ -28,7 +28,11 @@ from ridgeway.common.encoding.sentence_features import SentenceFeatures
 from ridgeway.common.encoding.table_encoder import TableEncoder, with_words
 from ridgeway.common.encoding.word_sketch import spelling
 from ridgeway.common.routing.release import save_release
-from ridgeway.common.routing.sentence_table import Cascade, SentenceTable, compile_router
+from ridgeway.common.routing.sentence_table import (
+    Cascade,
+    SentenceTable,
+    compile_router,
+)
 from ridgeway.common.routing.token_table import TokenTable
 from tests.support.commands import RIDGEWAY
 from tests.support.making import fixed_identity
@@ -51,23 +55,40 @@ def release_of(
     strength: int = 100,
     number: int | None = None,
 ) -> str:
-    """A release in which each domain has a letter of its own, that of `prompt_for`; returns its id."""
+    """A release in which each domain has a letter of its own, that of `prompt_for`; returns its
+    id.
+    """
     facts = _tiny_facts(domains) | ({} if number is None else {"number": number})
     weights = np.zeros((2, len(domains)))
     table = _tiny_table(domains, strength)
-    return save_release(folder, facts, weights, table, tiny_definition(), identity or fixed_identity())
+    return save_release(
+        folder, facts, weights, table, tiny_definition(), identity or fixed_identity()
+    )
 
 
-def cascade_release(folder: Path, domains: Sequence[str], reader: SentenceEncoder) -> str:
-    """The same with a sentence encoder, which decides `unsure_prompts`; what it says of them is random."""
+def cascade_release(
+    folder: Path, domains: Sequence[str], reader: SentenceEncoder
+) -> str:
+    """The same with a sentence encoder, which decides `unsure_prompts`; what it says of them is
+    random.
+    """
     table = _tiny_table(domains, 100)
     features = SentenceFeatures(reader, spelling(tiny_definition(), len(LETTERS) + 2))
-    of_sentences = np.random.default_rng(0).integers(-1000, 1000, (features.width, len(domains)), dtype=np.int32)
+    of_sentences = np.random.default_rng(0).integers(
+        -1000, 1000, (features.width, len(domains)), dtype=np.int32
+    )
     whole = SentenceTable(table, of_sentences, 22, features)
     facts = _tiny_facts(domains)
     facts["encoder"] |= {"sentences": features.to_json()}
     weights = np.zeros((2, 2 * len(domains)))
-    return save_release(folder, facts, weights, Cascade(table, whole, 0.5), tiny_definition(), fixed_identity())
+    return save_release(
+        folder,
+        facts,
+        weights,
+        Cascade(table, whole, 0.5),
+        tiny_definition(),
+        fixed_identity(),
+    )
 
 
 CASCADE_DOMAINS = ("code", "law", "médecine")
@@ -100,7 +121,9 @@ def _tiny_facts(domains: Sequence[str]) -> dict[str, Any]:
 def usual_release(folder: Path, domains: Sequence[str], smollm2: TableEncoder) -> None:
     """A release of the default encoder, as large as a real one; its weights are random."""
     encoder = with_words(smollm2, words := WordFeatures())
-    weights = np.random.default_rng(0).standard_normal((encoder.width + 1, len(domains)))
+    weights = np.random.default_rng(0).standard_normal(
+        (encoder.width + 1, len(domains))
+    )
     facts = {
         "domains": list(domains),
         "masses": dict.fromkeys(domains, 1),
@@ -125,7 +148,13 @@ def prompt_for(domain: str, domains: Sequence[str]) -> str:
 class Process:
     """A server in a process of its own. Use it in a `with`: it is ready inside and gone after."""
 
-    def __init__(self, command: Sequence[str | Path], ready: str, log: Path, environment: Json | None = None) -> None:
+    def __init__(
+        self,
+        command: Sequence[str | Path],
+        ready: str,
+        log: Path,
+        environment: Json | None = None,
+    ) -> None:
         self._command = command
         self._ready = ready
         self._log = log
@@ -145,16 +174,31 @@ class Process:
     def begin(self) -> None:
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(
-                self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self._environment, cwd=ROOT
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=self._environment,
+                cwd=ROOT,
             )
 
     def until_ready(self) -> None:
-        wait_for("the server is ready", self._answers, progress=lambda: self.said, details=lambda: self.said)
+        wait_for(
+            "the server is ready",
+            self._answers,
+            progress=lambda: self.said,
+            details=lambda: self.said,
+        )
 
     def _answers(self) -> bool:
         assert self.is_running(), f"it has ended: {self.said}"
         with contextlib.suppress(httpx.HTTPError):
-            return httpx.get(self._ready, trust_env=False, timeout=5.0, verify=False).status_code == 200
+            return (
+                httpx.get(
+                    self._ready, trust_env=False, timeout=5.0, verify=False
+                ).status_code
+                == 200
+            )
         return False
 
     def is_running(self) -> bool:
@@ -178,7 +222,12 @@ class Process:
 
     def children(self) -> set[int]:
         """The processes that it has started."""
-        return {int(each) for each in Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()}
+        return {
+            int(each)
+            for each in Path(f"/proc/{self.pid}/task/{self.pid}/children")
+            .read_text()
+            .split()
+        }
 
     def memory(self) -> int:
         """The bytes of memory that it holds now."""
@@ -187,7 +236,9 @@ class Process:
 
 
 class Serving(Process):
-    """`ridgeway serve RELEASE OPTIONS...` on a port of its own; settings: what stands in its serve.toml."""
+    """`ridgeway serve RELEASE OPTIONS...` on a port of its own; settings: what stands in its
+    serve.toml.
+    """
 
     def __init__(
         self,
@@ -200,14 +251,40 @@ class Serving(Process):
     ) -> None:
         port = free_port()
         config = folder / f"serve-{port}.toml"
-        config.write_text("\n".join(f"{name} = {json.dumps(value)}" for name, value in (settings or {}).items()))
+        config.write_text(
+            "\n".join(
+                f"{name} = {json.dumps(value)}"
+                for name, value in (settings or {}).items()
+            )
+        )
         self.url = f"http://127.0.0.1:{port}"
         self.key = key
         self._headers = {"authorization": f"Bearer {key}"} if key else {}
-        own = {"RIDGEWAY_CACHE": str(folder / "cache"), "RIDGEWAY_CONFIG": str(folder / "config"), **environment}
-        command = [RIDGEWAY, "serve", release, "--config", config, "--port", str(port), *options]
-        super().__init__(command, f"{self.url}/readyz", folder / f"serve-{port}.log", own)
-        self.http = httpx.Client(base_url=self.url, trust_env=False, timeout=120.0, headers=self._headers, verify=False)
+        own = {
+            "RIDGEWAY_CACHE": str(folder / "cache"),
+            "RIDGEWAY_CONFIG": str(folder / "config"),
+            **environment,
+        }
+        command = [
+            RIDGEWAY,
+            "serve",
+            release,
+            "--config",
+            config,
+            "--port",
+            str(port),
+            *options,
+        ]
+        super().__init__(
+            command, f"{self.url}/readyz", folder / f"serve-{port}.log", own
+        )
+        self.http = httpx.Client(
+            base_url=self.url,
+            trust_env=False,
+            timeout=120.0,
+            headers=self._headers,
+            verify=False,
+        )
 
     def __enter__(self) -> Serving:
         self.begin()
@@ -232,7 +309,9 @@ class Serving(Process):
         return self.post("/v1/chat/completions", chat(model, prompt, **more))
 
     @contextlib.contextmanager
-    def streamed(self, model: str, prompt: str = "hello", **more: Any) -> Iterator[httpx.Response]:
+    def streamed(
+        self, model: str, prompt: str = "hello", **more: Any
+    ) -> Iterator[httpx.Response]:
         body = chat(model, prompt, stream=True, **more)
         with self.http.stream("POST", "/v1/chat/completions", json=body) as response:
             yield response
@@ -240,14 +319,21 @@ class Serving(Process):
     def client(self, **options: Any) -> openai.OpenAI:
         """The official client; it asks once, so that a test sees what the first answer is."""
         http = openai.DefaultHttpxClient(trust_env=False, verify=False)
-        settings: dict[str, Any] = {"api_key": self.key or "none", "max_retries": 0, "timeout": 30.0, **options}
+        settings: dict[str, Any] = {
+            "api_key": self.key or "none",
+            "max_retries": 0,
+            "timeout": 30.0,
+            **options,
+        }
         return openai.OpenAI(base_url=f"{self.url}/v1", http_client=http, **settings)
 
     def metric(self, name: str, **labels: str) -> float:
         """A value of /metrics; 0 if it is not there."""
         wanted = [f'{label}="{value}"' for label, value in labels.items()]
         for line in self.http.get("/metrics").text.splitlines():
-            if line.split("{")[0].split(" ")[0] == name and all(each in line for each in wanted):
+            if line.split("{")[0].split(" ")[0] == name and all(
+                each in line for each in wanted
+            ):
                 return float(line.rpartition(" ")[2])
         return 0.0
 
@@ -264,21 +350,36 @@ def leaving(url: httpx.URL, body: Json, key: str = "") -> Iterator[HTTPConnectio
         connection.close()
 
 
-def write_experts(path: Path, experts: Mapping[str, str], fallback: str = "", **settings: Json) -> Path:
+def write_experts(
+    path: Path, experts: Mapping[str, str], fallback: str = "", **settings: Json
+) -> Path:
     """experts.toml for experts at these addresses, each called in its server as it is called here.
 
     settings: more lines for the expert of that name, `every` for all of them.
     """
     lines = [f"fallback = {json.dumps(fallback)}"] if fallback else []
     for name, url in experts.items():
-        own = {"base_url": url, "model": name, **settings.get("every", {}), **settings.get(name, {})}
-        lines += ["", f"[experts.{json.dumps(name)}]", *(f"{key} = {json.dumps(value)}" for key, value in own.items())]
+        own = {
+            "base_url": url,
+            "model": name,
+            **settings.get("every", {}),
+            **settings.get(name, {}),
+        }
+        lines += [
+            "",
+            f"[experts.{json.dumps(name)}]",
+            *(f"{key} = {json.dumps(value)}" for key, value in own.items()),
+        ]
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return path
 
 
 def chat(model: str, prompt: str, **more: Any) -> dict[str, Any]:
-    return {"model": model, "messages": [{"role": "user", "content": f"{SECRET} {prompt}"}], **more}
+    return {
+        "model": model,
+        "messages": [{"role": "user", "content": f"{SECRET} {prompt}"}],
+        **more,
+    }
 
 
 def tokens_of(lines: Iterator[str]) -> Iterator[Any]:
@@ -298,7 +399,9 @@ def word_of(event: Any) -> str:
 
 def complaint(response: httpx.Response) -> dict[str, Any]:
     """The error of an answer, which must have the shape of OpenAI's."""
-    assert response.headers["content-type"].startswith("application/json"), response.headers
+    assert response.headers["content-type"].startswith("application/json"), (
+        response.headers
+    )
     return complaint_of(response.json())
 
 

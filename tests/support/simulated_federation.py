@@ -1,4 +1,6 @@
-"""Small federations for tests: real folders of a coordinator and of holders, over the tiny encoder, in this process."""
+"""Small federations for tests: real folders of a coordinator and of holders, over the tiny encoder,
+in this process.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,11 @@ from ridgeway.common.protocol.invitation import Card, Place, read_signed_json
 from ridgeway.common.protocol.packet import Packet
 from ridgeway.coordinator.deploy.coordinator_folder import create_federation
 from ridgeway.coordinator.round.ask import PeerAnswer
-from ridgeway.coordinator.round.federation import Federation, FederationSettings, RoundSettings
+from ridgeway.coordinator.round.federation import (
+    Federation,
+    FederationSettings,
+    RoundSettings,
+)
 from ridgeway.coordinator.round.ledger import Admitted, LedgerRelease
 from ridgeway.coordinator.round.progress import Event
 from ridgeway.coordinator.round.round import run_round
@@ -53,16 +59,24 @@ class Parties:
     def holder(self, name: str) -> Holder:
         return Holder(self.homes[name])
 
-    def settle(self, name: str, domain: str, texts: Sequence[str], **policy: Any) -> Holder:
+    def settle(
+        self, name: str, domain: str, texts: Sequence[str], **policy: Any
+    ) -> Holder:
         """Make a holder's corpus and folder; nobody has admitted it yet."""
         federation = self.federation()
         corpus = write_jsonl(self.folder / "corpora" / f"{name}.jsonl", texts)
         self.homes[name] = self.folder / "holders" / name
         terms = federation.terms
-        agreed: dict[str, Any] = {"sampling": terms.sampling, "weightings": (federation.settings.weighting,)}
+        agreed: dict[str, Any] = {
+            "sampling": terms.sampling,
+            "weightings": (federation.settings.weighting,),
+        }
         agreed |= {"modes": (terms.mode,), "min_cohort": 3 if terms.uses_masks else 2}
         if terms.privacy:
-            agreed |= {"privacy": terms.privacy.mode, "max_round_epsilon": terms.privacy.epsilon}
+            agreed |= {
+                "privacy": terms.privacy.mode,
+                "max_round_epsilon": terms.privacy.epsilon,
+            }
         agreed |= policy
         settings = HolderSettings(
             domain=domain,
@@ -73,7 +87,11 @@ class Parties:
             spending=str(self.folder / "spending" / f"{name}.jsonl"),
             address="127.0.0.1:1",
             bundles=(NO_BUNDLE,),
-            policy=Policy(coordinator=federation.identity.public, encoders=(self.encoder.fingerprint,), **agreed),
+            policy=Policy(
+                coordinator=federation.identity.public,
+                encoders=(self.encoder.fingerprint,),
+                **agreed,
+            ),
         )
         papers = {PRIOR: prior_bytes(federation.prior)} if terms.privacy else {}
         create_holder(self.homes[name], settings, papers)
@@ -102,38 +120,68 @@ class Parties:
         path.write_text(text.replace(old, new))
 
     def change_corpus(self, name: str) -> None:
-        """Let a holder have other texts than before, in another file, and open an epoch with them."""
+        """Let a holder have other texts than before, in another file, and open an epoch with
+        them.
+        """
         domain = self.holder(name).domain
         [corpus] = self.holder(name).settings.corpus
-        changed = write_jsonl(Path(corpus).with_suffix(".new.jsonl"), own_texts(f"{name} now", domain, 15))
+        changed = write_jsonl(
+            Path(corpus).with_suffix(".new.jsonl"), own_texts(f"{name} now", domain, 15)
+        )
         self.rewrite(name, f'"{corpus}"', f'"{changed}"')
         self.ready(name)
 
     def admit(self, name: str) -> Admitted:
-        return self.federation().ledger.admit(name, read_signed_json(self.homes[name] / CARD, Card))
+        return self.federation().ledger.admit(
+            name, read_signed_json(self.homes[name] / CARD, Card)
+        )
 
     def pin_all(self) -> None:
         """Let every holder pin every other, as if they had handed each other their cards."""
-        cards = {name: read_signed_json(home / CARD, Card) for name, home in self.homes.items()}
-        places = [Place(name=name, domain=card.domain, key=card.key) for name, card in cards.items()]
+        cards = {
+            name: read_signed_json(home / CARD, Card)
+            for name, home in self.homes.items()
+        }
+        places = [
+            Place(name=name, domain=card.domain, key=card.key)
+            for name, card in cards.items()
+        ]
         for home in self.homes.values():
             pin(home, places)
 
     def copy(self, folder: Path, *without: str) -> Parties:
-        """The same parties with the same keys and corpora in other folders; files of some names stay behind."""
+        """The same parties with the same keys and corpora in other folders; files of some names
+        stay behind.
+        """
         for part in ("coordinator", "holders"):
             leave = shutil.ignore_patterns(*without)
-            shutil.copytree(self.folder / part, folder / part, symlinks=True, ignore=leave, copy_function=shutil.copy)
+            shutil.copytree(
+                self.folder / part,
+                folder / part,
+                symlinks=True,
+                ignore=leave,
+                copy_function=shutil.copy,
+            )
         if (self.folder / "spending").exists():
             shutil.copytree(self.folder / "spending", folder / "spending")
-        homes = {name: folder / "holders" / home.name for name, home in self.homes.items()}
+        homes = {
+            name: folder / "holders" / home.name for name, home in self.homes.items()
+        }
         moved = Parties(folder, self.encoder, homes)
         for name in homes:
-            moved.rewrite(name, f'"{self.folder / "spending"}/', f'"{folder / "spending"}/')
+            moved.rewrite(
+                name, f'"{self.folder / "spending"}/', f'"{folder / "spending"}/'
+            )
         return moved
 
 
-def found(folder: Path, *, encoder: TableEncoder | None = None, window: int = 8, **settings: Any) -> Parties:
+def found(
+    folder: Path,
+    *,
+    encoder: TableEncoder | None = None,
+    window: int = 8,
+    **settings: Any,
+) -> Parties:
     """A federation without holders."""
     parties = Parties(folder, encoder or tiny_encoder())
     save_encoder(parties.encoder, folder / "encoder")
@@ -143,7 +191,10 @@ def found(folder: Path, *, encoder: TableEncoder | None = None, window: int = 8,
         "round": RoundSettings(wait=0.0, deadline=60.0),
         **settings,
     }
-    create_federation(folder / "coordinator", FederationSettings(encoder=f"dir:{folder / 'encoder'}", **given))
+    create_federation(
+        folder / "coordinator",
+        FederationSettings(encoder=f"dir:{folder / 'encoder'}", **given),
+    )
     return parties
 
 
@@ -183,10 +234,15 @@ class Direct:
     def peers(self) -> list[int]:
         return [place for place, name in enumerate(self.names) if name not in self.down]
 
-    def exchange(self, packets: Mapping[int, Packet], seconds: float) -> Iterator[tuple[int, PeerAnswer]]:
+    def exchange(
+        self, packets: Mapping[int, Packet], seconds: float
+    ) -> Iterator[tuple[int, PeerAnswer]]:
         for peer, packet in packets.items():
             if peer in self.peers():
-                yield from ((peer, reply) for reply in self.answers(self.names[peer], peer, packet))
+                yield from (
+                    (peer, reply)
+                    for reply in self.answers(self.names[peer], peer, packet)
+                )
 
     def answers(self, name: str, peer: int, packet: Packet) -> Iterator[Packet]:
         """What one holder answers; tests put other words in its mouth."""
@@ -195,6 +251,13 @@ class Direct:
         yield reply
 
 
-def round_of(parties: Parties, transport: Direct | None = None, **wishes: Any) -> LedgerRelease:
+def round_of(
+    parties: Parties, transport: Direct | None = None, **wishes: Any
+) -> LedgerRelease:
     """A round in which everybody is there, unless a transport says otherwise."""
-    return run_round(parties.federation(), transport or Direct(parties), no_watch, RoundWishes(**wishes))
+    return run_round(
+        parties.federation(),
+        transport or Direct(parties),
+        no_watch,
+        RoundWishes(**wishes),
+    )

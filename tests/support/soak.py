@@ -1,9 +1,11 @@
-"""A gateway under everything at once, for as long as is asked: `python -m tests.support.soak SECONDS`.
+"""A gateway under everything at once, for as long as is asked: `python -m tests.support.soak
+SECONDS`.
 
-Releases follow each other, workers are killed and renewed, experts fail in every way, and hostile clients ask beside
-those who only want an answer. Of these, each request must be answered whole; one that was under way when a worker was
-killed may be lost, and a stream whose expert broke off must end with an error. Then the memory must have stayed, the
-log must be JSON without a word of any prompt, and the service must end in good order while streams run.
+Releases follow each other, workers are killed and renewed, experts fail in every way, and hostile
+clients ask beside those who only want an answer. Of these, each request must be answered whole; one
+that was under way when a worker was killed may be lost, and a stream whose expert broke off must
+end with an error. Then the memory must have stayed, the log must be JSON without a word of any
+prompt, and the service must end in good order while streams run.
 """
 
 from __future__ import annotations
@@ -30,7 +32,14 @@ import httpx
 
 from tests.support import fake_expert as faulty
 from tests.support.fake_expert import END, Asked, Expert, Part, token, well
-from tests.support.serving import SECRET, Serving, chat, prompt_for, release_of, write_experts
+from tests.support.serving import (
+    SECRET,
+    Serving,
+    chat,
+    prompt_for,
+    release_of,
+    write_experts,
+)
 
 DOMAINS = ("code", "law")
 WORKERS = 2
@@ -76,7 +85,9 @@ STREAM_FAULTS: tuple[Part, ...] = (
 
 
 def faults() -> Part:
-    """Each request meets the next fault; every third is answered well, so that the expert is not left alone."""
+    """Each request meets the next fault; every third is answered well, so that the expert is not
+    left alone.
+    """
     whole = itertools.cycle(WHOLE_FAULTS)
     streamed = itertools.cycle(STREAM_FAULTS)
     turns = itertools.count()
@@ -85,7 +96,11 @@ def faults() -> Part:
     def part(asked: Asked) -> None:
         with contextlib.suppress(ValueError):  # whoever asked was killed meanwhile
             is_streamed = bool(asked.json.get("stream"))
-            (good if next(turns) % 3 == 0 else next(streamed if is_streamed else whole))(asked)
+            (
+                good
+                if next(turns) % 3 == 0
+                else next(streamed if is_streamed else whole)
+            )(asked)
 
     return part
 
@@ -123,7 +138,13 @@ class Soak:
         jobs: list[Callable[[], None]] = [
             *[self.ask_whole] * ASKING,
             *[self.ask_streams] * ASKING,
-            *(self.leave, self.send_halves, self.send_much, self.send_nonsense, self.read_nothing),
+            *(
+                self.leave,
+                self.send_halves,
+                self.send_much,
+                self.send_nonsense,
+                self.read_nothing,
+            ),
             *(self.publish, self.kill, self.renew, self.measure),
         ]
         threads = [threading.Thread(target=self._guarded, args=(job,)) for job in jobs]
@@ -140,7 +161,9 @@ class Soak:
         try:
             job()
         except Exception as error:
-            self.report.problems.append(f"{job.__name__}: {type(error).__name__}: {error}")
+            self.report.problems.append(
+                f"{job.__name__}: {type(error).__name__}: {error}"
+            )
             self.stopped.set()
 
     # Those who want an answer
@@ -156,7 +179,9 @@ class Soak:
                 continue
             self.report.answers[f"whole {answer.status_code}"] += 1
             if answer.status_code != 200:
-                self.report.problems.append(f"whole: {answer.status_code} {answer.text[:200]}")
+                self.report.problems.append(
+                    f"whole: {answer.status_code} {answer.text[:200]}"
+                )
 
     def ask_streams(self) -> None:
         while not self.stopped.is_set():
@@ -169,14 +194,23 @@ class Soak:
                 self._lost(began, error)
                 continue
             is_whole = answer.text.endswith("data: [DONE]\n\n")
-            has_error = '"code":"expert_broken_off"' in answer.text or '"code":"expert_failed"' in answer.text
-            self.report.answers[f"stream {answer.status_code} {'whole' if is_whole else 'broken'}"] += 1
+            has_error = (
+                '"code":"expert_broken_off"' in answer.text
+                or '"code":"expert_failed"' in answer.text
+            )
+            self.report.answers[
+                f"stream {answer.status_code} {'whole' if is_whole else 'broken'}"
+            ] += 1
             is_told = domain == "law" and has_error and "[DONE]" not in answer.text
             if answer.status_code != 200 or not (is_whole or is_told):
-                self.report.problems.append(f"stream of {domain}: {answer.status_code} {answer.text[-200:]}")
+                self.report.problems.append(
+                    f"stream of {domain}: {answer.status_code} {answer.text[-200:]}"
+                )
 
     def _post(self, body: Any) -> httpx.Response:
-        with httpx.Client(base_url=self.serving.url, trust_env=False, timeout=60.0) as http:
+        with httpx.Client(
+            base_url=self.serving.url, trust_env=False, timeout=60.0
+        ) as http:
             return http.post("/v1/chat/completions", json=body)
 
     def _lost(self, began: float, error: Exception) -> None:
@@ -192,9 +226,16 @@ class Soak:
     def leave(self) -> None:
         """In the middle of an answer."""
         while not self.stopped.wait(0.2):
-            body = chat("auto", prompt_for("law", DOMAINS), stream=random.random() < 0.5)
+            body = chat(
+                "auto", prompt_for("law", DOMAINS), stream=random.random() < 0.5
+            )
             with contextlib.suppress(httpx.HTTPError):
-                httpx.post(f"{self.serving.url}/v1/chat/completions", json=body, timeout=0.05, trust_env=False)
+                httpx.post(
+                    f"{self.serving.url}/v1/chat/completions",
+                    json=body,
+                    timeout=0.05,
+                    trust_env=False,
+                )
 
     def send_halves(self) -> None:
         """Heads and bodies that do not end."""
@@ -203,10 +244,13 @@ class Soak:
                 for number in range(20):
                     each = stack.enter_context(self._connection())
                     with contextlib.suppress(OSError):
-                        each.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\n")
+                        each.sendall(
+                            b"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\n"
+                        )
                         if number % 2:
                             each.sendall(
-                                b"content-type: application/json\r\ncontent-length: 500000\r\n\r\n" + b"{" * 9000
+                                b"content-type: application/json\r\ncontent-length: 500000\r\n\r\n"
+                                + b"{" * 9000
                             )
                 self.stopped.wait(2.0)
 
@@ -222,32 +266,254 @@ class Soak:
                 continue
             self.report.answers[f"long {answer.status_code}"] += 1
             if answer.status_code not in (200, 503):
-                self.report.problems.append(f"long: {answer.status_code} {answer.text[:200]}")
+                self.report.problems.append(
+                    f"long: {answer.status_code} {answer.text[:200]}"
+                )
 
     def send_nonsense(self) -> None:
-        bodies = [b"{", b"[]", b'{"model": 7}', b"\xff\xfe", b'{"model": "auto", "messages": []}', b"[" * 60_000]
+        bodies = [
+            b"{",
+            b"[]",
+            b'{"model": 7}',
+            b"\xff\xfe",
+            b'{"model": "auto", "messages": []}',
+            b"[" * 60_000,
+        ]
         for body in itertools.cycle(bodies):
             if self.stopped.wait(0.1):
                 return
             headers = {"content-type": "application/json"}
             with contextlib.suppress(httpx.HTTPError):
                 url = f"{self.serving.url}/v1/chat/completions"
-                answer = httpx.post(url, content=SECRET.encode() + body, headers=headers, trust_env=False)
+                answer = httpx.post(
+                    url,
+                    content=SECRET.encode() + body,
+                    headers=headers,
+                    trust_env=False,
+                )
                 if not 400 <= answer.status_code < 500:
-                    self.report.problems.append(f"nonsense: {answer.status_code} {answer.text[:200]}")
+                    self.report.problems.append(
+                        f"nonsense: {answer.status_code} {answer.text[:200]}"
+                    )
 
     def read_nothing(self) -> None:
         """Streams that nobody takes."""
         body = json.dumps(chat("pours", "x", stream=True)).encode()
-        head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
+        head = (
+            b"POST /v1/chat/completions HTTP/1.1\r\nhost: "
+            b"127.0.0.1\r\ncontent-type: "
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b""
+            b"application/json\r\n"
+        )
         while not self.stopped.is_set():
             with self._connection() as each:
                 with contextlib.suppress(OSError):
-                    each.sendall(head + b"content-length: %d\r\n\r\n" % len(body) + body)
+                    each.sendall(
+                        head + b"content-length: %d\r\n\r\n" % len(body) + body
+                    )
                 self.stopped.wait(5.0)
 
     def _connection(self) -> socket.socket:
-        return socket.create_connection(("127.0.0.1", httpx.URL(self.serving.url).port or 0), 30)
+        return socket.create_connection(
+            ("127.0.0.1", httpx.URL(self.serving.url).port or 0), 30
+        )
 
     # What an operator does, and what befalls
 
@@ -273,22 +539,42 @@ class Soak:
         while not self.stopped.wait(0.25):
             for pid in self.serving.children():
                 with contextlib.suppress(OSError):
-                    found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+                    found = re.search(
+                        r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text()
+                    )
                     if found is not None:
-                        self.report.memory.append((time.monotonic(), int(found[1]) * 1024))
+                        self.report.memory.append(
+                            (time.monotonic(), int(found[1]) * 1024)
+                        )
 
 
 @contextlib.contextmanager
 def served(folder: Path) -> Iterator[Serving]:
-    """`law` fails in every way and has a fallback; `code` is well, and `pours` answers without an end."""
+    """`law` fails in every way and has a fallback; `code` is well, and `pours` answers without an
+    end.
+    """
     release_of(folder / "release", DOMAINS, number=1)
-    parts = {"code": well("code"), "law": faults(), "pours": faulty.pours, "generalist": well("generalist")}
+    parts = {
+        "code": well("code"),
+        "law": faults(),
+        "pours": faulty.pours,
+        "generalist": well("generalist"),
+    }
     with contextlib.ExitStack() as stack:
-        urls = {name: stack.enter_context(Expert(part)).url for name, part in parts.items()}
+        urls = {
+            name: stack.enter_context(Expert(part)).url for name, part in parts.items()
+        }
         short = {"timeout": 1.0, "silence": 1.0}
         file = write_experts(folder / "experts.toml", urls, "generalist", law=short)
-        settings = {"workers": WORKERS, "log_format": "json", "log_level": "info", "drain": 5.0}
-        with Serving(folder, folder / "release", "--experts", file, settings=settings) as serving:
+        settings = {
+            "workers": WORKERS,
+            "log_format": "json",
+            "log_level": "info",
+            "drain": 5.0,
+        }
+        with Serving(
+            folder, folder / "release", "--experts", file, settings=settings
+        ) as serving:
             while serving.said.count('"serving ') < WORKERS:
                 time.sleep(0.05)
             time.sleep(BEFORE_A_KILL_S)
@@ -306,8 +592,14 @@ def soak(folder: Path, seconds: float) -> SoakReport:
         said = serving.said
     lines = said.splitlines()
     report.answers["lines of the log"] = len(lines)
-    report.problems += [f"not JSON: {line[:200]}" for line in lines if not _is_json(line)]
-    report.problems += [f"a prompt in the log: {line[:200]}" for line in lines if SECRET in line or "Traceback" in line]
+    report.problems += [
+        f"not JSON: {line[:200]}" for line in lines if not _is_json(line)
+    ]
+    report.problems += [
+        f"a prompt in the log: {line[:200]}"
+        for line in lines
+        if SECRET in line or "Traceback" in line
+    ]
     peaks = report.thirds()
     if max(peaks) > MAX_MEMORY:
         report.problems.append(f"a worker held {max(peaks) >> 20} MiB")
@@ -330,7 +622,10 @@ def main() -> int:
     for name, count in sorted(report.answers.items()):
         print(f"{name:<24}{count:>10,}")
     print(f"{'workers killed':<24}{len(report.kills):>10,}")
-    print("most memory of a worker in each third:", ", ".join(f"{peak >> 20} MiB" for peak in report.thirds()))
+    print(
+        "most memory of a worker in each third:",
+        ", ".join(f"{peak >> 20} MiB" for peak in report.thirds()),
+    )
     for problem in report.problems[:50]:
         print("PROBLEM", problem)
     return 1 if report.problems else 0

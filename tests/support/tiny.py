@@ -14,16 +14,37 @@ SPECIAL = "<end>"
 
 
 def tiny_definition() -> bytes:
-    """A tokenizer of single characters, with one special token and a token for what it does not know."""
-    vocabulary = {SPECIAL: 0, "<unk>": 1, **{letter: place + 2 for place, letter in enumerate(LETTERS)}}
-    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+    """A tokenizer of single characters, with one special token and a token for what it does not
+    know.
+    """
+    vocabulary = {
+        SPECIAL: 0,
+        "<unk>": 1,
+        **{letter: place + 2 for place, letter in enumerate(LETTERS)},
+    }
+    flags = {
+        "single_word": False,
+        "lstrip": False,
+        "rstrip": False,
+        "normalized": False,
+    }
     definition = {
         "version": "1.0",
-        "truncation": {"direction": "Right", "max_length": 4, "strategy": "LongestFirst", "stride": 0},
+        "truncation": {
+            "direction": "Right",
+            "max_length": 4,
+            "strategy": "LongestFirst",
+            "stride": 0,
+        },
         "padding": None,
         "added_tokens": [{"id": 0, "content": SPECIAL, "special": True, **flags}],
         "normalizer": None,
-        "pre_tokenizer": {"type": "Split", "pattern": {"Regex": "[\\s\\S]"}, "behavior": "Isolated", "invert": False},
+        "pre_tokenizer": {
+            "type": "Split",
+            "pattern": {"Regex": "[\\s\\S]"},
+            "behavior": "Isolated",
+            "invert": False,
+        },
         "post_processor": None,
         "decoder": None,
         "model": {"type": "WordLevel", "vocab": vocabulary, "unk_token": "<unk>"},

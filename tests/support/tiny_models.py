@@ -1,4 +1,6 @@
-"""Small transformers made on the spot: a bidirectional one with special tokens around a text, a causal one without."""
+"""Small transformers made on the spot: a bidirectional one with special tokens around a text, a
+causal one without.
+"""
 
 from __future__ import annotations
 
@@ -32,14 +34,21 @@ def make_model(folder: Path, kind: str = "bert", seed: int = 0, **changes: Any) 
     if kind == "bert":
         library.BertModel(library.BertConfig(**options)).save_pretrained(folder)
     else:
-        library.LlamaModel(library.LlamaConfig(num_key_value_heads=2, **options)).save_pretrained(folder)
-    (folder / "tokenizer.json").write_bytes(with_surroundings() if kind == "bert" else tiny_definition())
+        library.LlamaModel(
+            library.LlamaConfig(num_key_value_heads=2, **options)
+        ).save_pretrained(folder)
+    (folder / "tokenizer.json").write_bytes(
+        with_surroundings() if kind == "bert" else tiny_definition()
+    )
     return folder
 
 
 def with_surroundings() -> bytes:
     """The tiny tokenizer, with the special token before and after every text."""
-    special, text = {"SpecialToken": {"id": SPECIAL, "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}
+    special, text = (
+        {"SpecialToken": {"id": SPECIAL, "type_id": 0}},
+        {"Sequence": {"id": "A", "type_id": 0}},
+    )
     definition = json.loads(tiny_definition())
     definition["post_processor"] = {
         "type": "TemplateProcessing",

@@ -1,4 +1,6 @@
-"""Definitions of small byte-level tokenizers, made on the spot, and texts in which much is met that could go wrong."""
+"""Definitions of small byte-level tokenizers, made on the spot, and texts in which much is met that
+could go wrong.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,15 @@ from functools import cache
 from itertools import product
 from typing import Any
 
-from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
+from tokenizers import (
+    AddedToken,
+    Regex,
+    Tokenizer,
+    models,
+    normalizers,
+    pre_tokenizers,
+    trainers,
+)
 
 from ridgeway.common.encoding.characters import CODE_POINTS
 from ridgeway.common.encoding.fast_bpe import SPLITS, SURROGATES, byte_letters
@@ -17,14 +27,57 @@ PATTERNS = ("gpt2", "digits", "cl100k", "qwen2", "o200k")
 SPECIAL = ("<|a|>", "<|ab|>")
 PLAIN_ADDED = ("<tool>", "<tools")
 SENTENCES = (
-    "The court held that the defendant's motion, filed in 1987, wasn't timely; they'd've lost anyway.",
-    "def gather(self, names: list[str]) -> dict[str, int]:\n    return {name: len(name) for name in names}\n",
+    (
+        "The court held that the defendant's motion, filed in 1987, wasn't "
+        "timely; they'd've lost "
+        "anyway."
+    ),
+    (
+        "def gather(self, names: list[str]) -> dict[str, int]:\n    return {name: "
+        "len(name) for name in "
+        "names}\n"
+    ),
     "東京に行く naïve café ſ 'ſ IT'S THEY'LL we'Re ١٢٣ ½ 12345\r\n\r\n  x\t\ty 🙂🙂 \u00a0\u2003",
 )
-CONTEXTS = ("{}", "a{}b", " {}1", "'{}", "{} x", "1{}2", "\n{}\n", "!{}'s", "  {}", "'l{}", "\t{}{}", "A{}B's")
-"""Where a character is tried: what the words before and after it become depends on its class alone."""
+CONTEXTS = (
+    "{}",
+    "a{}b",
+    " {}1",
+    "'{}",
+    "{} x",
+    "1{}2",
+    "\n{}\n",
+    "!{}'s",
+    "  {}",
+    "'l{}",
+    "\t{}{}",
+    "A{}B's",
+)
+"""Where a character is tried: what the words before and after it become depends on its class alone.
+"""
 FRAGMENTS = (
-    *(" ", "  ", "\n", "\r", "\r\n", "\t", "a", "B", "é", "ſ", "'", "'s", "'LL", "'Re", "'ſ", "1", "23", "٣", "½", "!"),
+    *(
+        " ",
+        "  ",
+        "\n",
+        "\r",
+        "\r\n",
+        "\t",
+        "a",
+        "B",
+        "é",
+        "ſ",
+        "'",
+        "'s",
+        "'LL",
+        "'Re",
+        "'ſ",
+        "1",
+        "23",
+        "٣",
+        "½",
+        "!",
+    ),
     *(
         "?",
         "-",
@@ -44,20 +97,36 @@ FRAGMENTS = (
         "x" * 70,
         "ab" * 200,
     ),
-    *(" " * 30, "/", "ǅ", "ʰ", "the", " the", "\U0001d7d8", "\U00011de0", *SPECIAL, *PLAIN_ADDED),
+    *(
+        " " * 30,
+        "/",
+        "ǅ",
+        "ʰ",
+        "the",
+        " the",
+        "\U0001d7d8",
+        "\U00011de0",
+        *SPECIAL,
+        *PLAIN_ADDED,
+    ),
 )
 
 
 @cache
 def definition(
-    pattern: str, *, whole_words: bool = False, without: bytes = b"", nfc: bool = False, known: str = ""
+    pattern: str,
+    *,
+    whole_words: bool = False,
+    without: bytes = b"",
+    nfc: bool = False,
+    known: str = "",
 ) -> bytes:
     """A definition with this pattern.
 
-    whole_words: words that are tokens are taken as they are, before any merging; some can be had in no other way.
-    without:     bytes that the vocabulary lacks.
-    nfc:         texts are brought to Unicode's form NFC.
-    known:       letters of which all words of up to three are tokens: ids then tell where words begin.
+    whole_words: words that are tokens are taken as they are, before any merging; some can be had in
+    no other way. without:     bytes that the vocabulary lacks. nfc:         texts are brought to
+    Unicode's form NFC. known:       letters of which all words of up to three are tokens: ids then
+    tell where words begin.
     """
     tokenizer = Tokenizer(models.BPE())
     if nfc:
@@ -69,34 +138,65 @@ def definition(
         special_tokens=list(SPECIAL),
         show_progress=False,
     )
-    tokenizer.train_from_iterator([sentence for sentence in SENTENCES for _ in range(50)], trainer)
+    tokenizer.train_from_iterator(
+        [sentence for sentence in SENTENCES for _ in range(50)], trainer
+    )
     tokenizer.add_tokens([AddedToken(text, normalized=False) for text in PLAIN_ADDED])
     made: dict[str, Any] = json.loads(tokenizer.to_str())
     model = made["model"]
     if whole_words:
-        model |= {"ignore_merges": True, "merges": model["merges"][: len(model["merges"]) // 2]}
+        model |= {
+            "ignore_merges": True,
+            "merges": model["merges"][: len(model["merges"]) // 2],
+        }
     letters = byte_letters()
-    words = ("".join(word).encode() for size in (1, 2, 3) for word in product(known, repeat=size))
+    words = (
+        "".join(word).encode()
+        for size in (1, 2, 3)
+        for word in product(known, repeat=size)
+    )
     for number, word in enumerate(words, start=1000):
         model["vocab"].setdefault("".join(map(letters.__getitem__, word)), number)
     lacking = {letters[byte] for byte in without}
-    model["vocab"] = {token: number for token, number in model["vocab"].items() if not lacking & set(token)}
-    model["merges"] = [pair for pair in model["merges"] if not lacking & set("".join(pair))]
+    model["vocab"] = {
+        token: number
+        for token, number in model["vocab"].items()
+        if not lacking & set(token)
+    }
+    model["merges"] = [
+        pair for pair in model["merges"] if not lacking & set("".join(pair))
+    ]
     return json.dumps(made).encode()
 
 
 def _split(pattern: str) -> Any:
     if pattern in ("gpt2", "digits"):
         by_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False)
-        return by_bytes if pattern == "gpt2" else pre_tokenizers.Sequence([pre_tokenizers.Digits(True), by_bytes])
-    expression = next(text for text, number in SPLITS.items() if number == PATTERNS.index(pattern))
+        return (
+            by_bytes
+            if pattern == "gpt2"
+            else pre_tokenizers.Sequence([pre_tokenizers.Digits(True), by_bytes])
+        )
+    expression = next(
+        text for text, number in SPLITS.items() if number == PATTERNS.index(pattern)
+    )
     by_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    return pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(expression), "isolated"), by_bytes])
+    return pre_tokenizers.Sequence(
+        [pre_tokenizers.Split(Regex(expression), "isolated"), by_bytes]
+    )
 
 
 def every_character(contexts: Iterable[str] = CONTEXTS, step: int = 1) -> Iterator[str]:
-    """Texts in which every character stands in every context; with a step, every so manieth of them."""
-    characters = [chr(number) for number in range(0, CODE_POINTS, step) if number not in SURROGATES]
+    """Texts in which every character stands in every context; with a step, every so manieth of
+    them.
+    """
+    characters = [
+        chr(number)
+        for number in range(0, CODE_POINTS, step)
+        if number not in SURROGATES
+    ]
     for context in contexts:
         for start in range(0, len(characters), 256):
-            yield "".join(context.replace("{}", each) for each in characters[start : start + 256])
+            yield "".join(
+                context.replace("{}", each) for each in characters[start : start + 256]
+            )

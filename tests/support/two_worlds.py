@@ -41,7 +41,13 @@ from ridgeway.coordinator.round.run_order import RoundWishes
 from tests.support.crafted_requests import CHANGES, THE_SAME, Base
 from tests.support.faults import make_haste
 from tests.support.masked_session import small_neighbourhoods
-from tests.support.simulated_federation import Direct, Parties, found, no_watch, own_texts
+from tests.support.simulated_federation import (
+    Direct,
+    Parties,
+    found,
+    no_watch,
+    own_texts,
+)
 
 MODES: dict[str, dict[str, Any]] = {
     "clear": {"mode": "clear", "weighting": "tokens"},
@@ -160,7 +166,9 @@ class TwoWorlds(Direct):
         for number, pair in enumerate(self._play.pairs):
             if not self.open(pair):
                 return
-            for name in self._others if number else ():  # what is in a total is in no other one
+            for name in (
+                self._others if number else ()
+            ):  # what is in a total is in no other one
                 self._parties.ready(name)
             with contextlib.suppress(RidgewayError):
                 check_round(self._federation, self, no_watch)
@@ -170,7 +178,10 @@ class TwoWorlds(Direct):
     def open(self, pair: Pair) -> bool:
         """Let both owners open an epoch; False if one alone can, which no coordinator is told."""
         self._pairs += 1
-        could = {self._open(world, corpus) for world, corpus in zip(WORLDS, pair, strict=True)}
+        could = {
+            self._open(world, corpus)
+            for world, corpus in zip(WORLDS, pair, strict=True)
+        }
         if could == {True}:
             self._corpora = dict(zip(WORLDS, pair, strict=True))
             self.opened += 1
@@ -181,12 +192,17 @@ class TwoWorlds(Direct):
         path = corpus_of(home)
         path.write_text("".join(f"{line}\n" for line in corpus))
         holder = Holder(home)
-        with self._dice.rolled(world, f"epoch {self._pairs}"), contextlib.suppress(RidgewayError):
+        with (
+            self._dice.rolled(world, f"epoch {self._pairs}"),
+            contextlib.suppress(RidgewayError),
+        ):
             open_epoch(holder, terms, new_epoch=True)
             return True
         return False
 
-    def exchange(self, packets: Mapping[int, Packet], seconds: float) -> Iterator[tuple[int, Any]]:
+    def exchange(
+        self, packets: Mapping[int, Packet], seconds: float
+    ) -> Iterator[tuple[int, Any]]:
         request = packets.get(self.names.index(WATCHED))
         if request is not None:
             opened = open_packet(request)
@@ -198,7 +214,11 @@ class TwoWorlds(Direct):
 
     def answers(self, name: str, peer: int, packet: Packet) -> Iterator[Packet]:
         home = self._parties.homes[name]
-        yield self._both(packet, "honest") if name == WATCHED else self._answer(LEFT, home, packet)
+        yield (
+            self._both(packet, "honest")
+            if name == WATCHED
+            else self._answer(LEFT, home, packet)
+        )
 
     def _answer(self, world: str, home: Path, packet: Packet) -> Packet:
         with self._dice.rolled(world, home.name + packet.digest):
@@ -218,7 +238,9 @@ class TwoWorlds(Direct):
         if step.change == THE_SAME:
             self._both(known, step.change)
             return
-        base = Base(open_packet(known), self._parties.encoder, self._ally, 0, step.place)
+        base = Base(
+            open_packet(known), self._parties.encoder, self._ally, 0, step.place
+        )
 
         def told(power: float) -> Any:
             if change.powers:
@@ -229,17 +251,23 @@ class TwoWorlds(Direct):
                 return None
             if made is None:
                 return None
-            packet = seal_packet(made[0], self._federation.identity, round=round_, blobs=made[1])
+            packet = seal_packet(
+                made[0], self._federation.identity, round=round_, blobs=made[1]
+            )
             return self._sort(packet, step.change)
 
         self._keep()
         answers = [told(power) for power in change.powers or (0.0,)]
-        turns = [place for place, pair in enumerate(pairwise(answers)) if pair[0] != pair[1]]
+        turns = [
+            place for place, pair in enumerate(pairwise(answers)) if pair[0] != pair[1]
+        ]
         for place in turns:
             near, far = change.powers[place], change.powers[place + 1]
             for _ in range(self._play.bisections):
                 middle = (near + far) / 2
-                near, far = (middle, far) if told(middle) == answers[place] else (near, middle)
+                near, far = (
+                    (middle, far) if told(middle) == answers[place] else (near, middle)
+                )
         if change.powers and not step.stays:
             self._rewind()
 
@@ -255,14 +283,18 @@ class TwoWorlds(Direct):
     def _sort(self, packet: Packet, change: str) -> str:
         """What sort of answer a request gets, whatever numbers stand in it."""
         message = open_packet(self._both(packet, change)).message
-        reason = "".join(each for each in getattr(message, "reason", "") if not each.isdigit())
+        reason = "".join(
+            each for each in getattr(message, "reason", "") if not each.isdigit()
+        )
         return " ".join([message.kind, getattr(message, "code", ""), reason])
 
     def _both(self, packet: Packet, change: str) -> Packet:
         """The answer of the left world; fails if that of the right one differs."""
         asked = open_packet(packet).message.kind
         self._dice.noised = {world: [] for world in WORLDS}
-        given = [self._answer(world, home, packet) for world, home in self._homes.items()]
+        given = [
+            self._answer(world, home, packet) for world, home in self._homes.items()
+        ]
         left, right = (_seen(each, exact=self._privacy is None) for each in given)
         self.heard[left["kind"]] += 1
         for path, one, other in (*_differing(left, right), *self._moved(asked, given)):
@@ -270,11 +302,15 @@ class TwoWorlds(Direct):
             raise AssertionError(f"{asked} ({change}): {path} is {both}")
         return given[0]
 
-    def _moved(self, asked: str, given: Sequence[Packet]) -> Iterator[tuple[str, Any, Any]]:
+    def _moved(
+        self, asked: str, given: Sequence[Packet]
+    ) -> Iterator[tuple[str, Any, Any]]:
         """What one document moves further than it may, or what is noised otherwise."""
         left, right = self._dice.noised.values()
         self.noised += len(left)
-        if [each.scales.tolist() for each in left] != [each.scales.tolist() for each in right]:
+        if [each.scales.tolist() for each in left] != [
+            each.scales.tolist() for each in right
+        ]:
             yield "noise", len(left), len(right)
             return
         if not self._are_neighbours():
@@ -282,19 +318,25 @@ class TwoWorlds(Direct):
         counts = [_counts(each) for each in given] if self._privacy is None else []
         pairs = [(few.exact, more.exact) for few, more in zip(left, right, strict=True)]
         if asked == "evaluate":
-            told = [(UNIT * few, UNIT * more) for few, more in zip(*counts, strict=False)]
+            told = [
+                (UNIT * few, UNIT * more) for few, more in zip(*counts, strict=False)
+            ]
             for few, more in told + pairs:
                 if few.size == more.size and np.abs(few - more).sum() > UNIT:
                     yield "counts", (few / UNIT).tolist(), (more / UNIT).tolist()
             return
         for few, more in pairs:
             assert self._privacy is not None
-            if sum(int(each) ** 2 for each in few - more) > moved_square(self._privacy.mode):
+            if sum(int(each) ** 2 for each in few - more) > moved_square(
+                self._privacy.mode
+            ):
                 yield "sums", few.tolist(), more.tolist()
 
     def _are_neighbours(self) -> bool:
         """Whether one world has one document that the other has not, and no other difference."""
-        left, right = (Counter(each) - Counter([BROKEN]) for each in self._corpora.values())
+        left, right = (
+            Counter(each) - Counter([BROKEN]) for each in self._corpora.values()
+        )
         return ((left - right) + (right - left)).total() == 1
 
 
@@ -308,7 +350,9 @@ def _seen(packet: Packet, *, exact: bool) -> dict[str, Any]:
     header: dict[str, Any] = json.loads(packet.header)
     if exact and header["kind"] in RELEASED:
         header["blobs"] = [each["size"] for each in header["blobs"]]
-        header["body"] = {name: _blanked(value) for name, value in header["body"].items()}
+        header["body"] = {
+            name: _blanked(value) for name, value in header["body"].items()
+        }
     else:
         header["signature"] = packet.signature
     return header
@@ -325,7 +369,9 @@ def _differing(left: Any, right: Any, path: str = "") -> Iterator[tuple[str, Any
     """Where two answers differ."""
     if isinstance(left, dict) and isinstance(right, dict):
         for key in {**left, **right}:
-            yield from _differing(left.get(key), right.get(key), f"{path}.{key}".lstrip("."))
+            yield from _differing(
+                left.get(key), right.get(key), f"{path}.{key}".lstrip(".")
+            )
     elif left != right:
         yield path, left, right
 
@@ -379,7 +425,9 @@ def _move_in(home: Path, made: Parties, play: Play, scores: str = "") -> None:
     settings = (home / "client.toml").read_text()
     for old, new in {
         str(corpus): str(corpus_of(home)),
-        str(home.parents[1] / "spending" / f"{WATCHED}.jsonl"): str(home / "spending.jsonl"),
+        str(home.parents[1] / "spending" / f"{WATCHED}.jsonl"): str(
+            home / "spending.jsonl"
+        ),
         "skip_broken = 0.0": "skip_broken = 0.5",
         f"max_epsilon = {NO_LIMIT}": f"max_epsilon = {play.budget}",
         '# scores = "scores.jsonl"': scores,
@@ -391,7 +439,11 @@ def _move_in(home: Path, made: Parties, play: Play, scores: str = "") -> None:
 
 def _scores(home: Path) -> str:
     """A file with scores of experts, as settings name it."""
-    lines = [{"prompt": "?", "expert": name, "score": 0.5} for name in EXPERTS for _ in range(12)]
+    lines = [
+        {"prompt": "?", "expert": name, "score": 0.5}
+        for name in EXPERTS
+        for _ in range(12)
+    ]
     path = home.with_suffix(".scores.jsonl")
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return f'scores = "{path}"'
@@ -406,7 +458,9 @@ def hold_still(patch: pytest.MonkeyPatch, dice: Dice) -> None:
     patch.setattr(Holder, "log", quiet)
     patch.setattr(secrets, "token_bytes", dice.token_bytes)
     patch.setattr(private_sums, "with_noise", dice.with_noise)
-    patch.setattr(shutil, "disk_usage", lambda at: usage(at)._replace(free=FREE_BYTES[dice.world]))
+    patch.setattr(
+        shutil, "disk_usage", lambda at: usage(at)._replace(free=FREE_BYTES[dice.world])
+    )
 
 
 def corpus_of(home: Path) -> Path:
@@ -419,8 +473,12 @@ def _settled(folder: Path, mode: str) -> Parties:
     policy: dict[str, Any] = {"max_epsilon": NO_LIMIT}
     if private:
         policy["max_round_epsilon"] = 4.0
-        public = [own_texts("public", domain, 30) for domain in ("code", "law", "medicine")]
-        write_prior(make_prior(parties.encoder, public), parties.federation().folder / PRIOR)
+        public = [
+            own_texts("public", domain, 30) for domain in ("code", "law", "medicine")
+        ]
+        write_prior(
+            make_prior(parties.encoder, public), parties.federation().folder / PRIOR
+        )
     else:
         policy["modes"] = "clear", "masked"
     if mode.startswith("masked"):

@@ -1,6 +1,8 @@
-"""Are installed packages known to be vulnerable? `python -m tests.support.vulnerabilities` asks pip-audit.
+"""Are installed packages known to be vulnerable? `python -m tests.support.vulnerabilities` asks
+pip-audit.
 
-Fails on findings alone. Where the package index gives out no such knowledge, it says that nothing was audited.
+Fails on findings alone. Where the package index gives out no such knowledge, it says that nothing
+was audited.
 """
 
 from __future__ import annotations
@@ -15,8 +17,21 @@ FINDINGS = 1
 
 def main() -> int:
     """Audit what is installed beside this Python; the exit code of the check."""
-    command = [sys.executable, "-m", "pip_audit", "--local", "--skip-editable", "--format", "json"]
-    done = subprocess.run([*command, "--progress-spinner", "off"], capture_output=True, text=True, check=False)
+    command = [
+        sys.executable,
+        "-m",
+        "pip_audit",
+        "--local",
+        "--skip-editable",
+        "--format",
+        "json",
+    ]
+    done = subprocess.run(
+        [*command, "--progress-spinner", "off"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     code, sentence = judged(done.stdout, done.stderr)
     print(sentence)
     return code
@@ -28,20 +43,36 @@ def judged(report: str, complaints: str = "") -> tuple[int, str]:
         packages: list[dict[str, Any]] = json.loads(report)["dependencies"]
     except (ValueError, KeyError, TypeError):
         last = complaints.strip().rpartition("\n")[2] or "it said nothing"
-        return 0, f"audit: NOTHING WAS AUDITED; pip-audit could not ask the package index ({last[:200]})"
+        return (
+            0,
+            f"audit: NOTHING WAS AUDITED; pip-audit could not ask the package index ({last[:200]})",
+        )
     skipped = [each["name"] for each in packages if "skip_reason" in each]
     found = [finding for each in packages for finding in _findings(each)]
     if found:
-        return FINDINGS, "\n".join([f"audit: {len(found)} known vulnerabilities; raise the versions", *found])
+        return FINDINGS, "\n".join(
+            [f"audit: {len(found)} known vulnerabilities; raise the versions", *found]
+        )
     if len(skipped) == len(packages):
-        return 0, "audit: NOTHING WAS AUDITED; the package index of this machine knows of no vulnerabilities at all"
+        return (
+            0,
+            (
+                "audit: NOTHING WAS AUDITED; the package index of this machine knows of "
+                "no vulnerabilities at "
+                "all"
+            ),
+        )
     rest = f"; not audited: {', '.join(skipped)}" if skipped else ""
-    return 0, f"audit: no known vulnerability in {len(packages) - len(skipped)} packages{rest}"
+    return (
+        0,
+        f"audit: no known vulnerability in {len(packages) - len(skipped)} packages{rest}",
+    )
 
 
 def _findings(package: dict[str, Any]) -> list[str]:
     return [
-        f"  {package['name']} {package['version']}: {each['id']}, mended in {', '.join(each['fix_versions']) or 'none'}"
+        f"  {package['name']} {package['version']}: {each['id']}, "
+        f"mended in {', '.join(each['fix_versions']) or 'none'}"
         for each in package.get("vulns", [])
     ]
 

@@ -1,4 +1,5 @@
-"""Waiting that a busy machine does not break: patience ends when nothing moves any more, not when a clock says so.
+"""Waiting that a busy machine does not break: patience ends when nothing moves any more, not when a
+clock says so.
 
 Knows time and the machine's load. Knows nothing of what is waited for.
 """
@@ -13,7 +14,9 @@ from collections.abc import Callable
 PATIENCE_S = 180.0
 """The time without any progress after which a wait fails, on a machine that is not overloaded."""
 MAX_WAIT_S = 300.0
-"""The time after which a wait fails even though something still moves, on a machine that is not overloaded."""
+"""The time after which a wait fails even though something still moves, on a machine that is not
+overloaded.
+"""
 POLL_S = 0.05
 LOOK_S = 1.0
 """The time between two looks at what moves: to add up the sizes of many files takes a while."""
@@ -28,12 +31,12 @@ def wait_for(
     poll_s: float = POLL_S,
     details: Callable[[], str] = str,
 ) -> None:
-    """Wait until something has happened; fail with its description once nothing has moved for long, or at the latest
-    after MAX_WAIT_S.
+    """Wait until something has happened; fail with its description once nothing has moved for long,
+    or at the latest after MAX_WAIT_S.
 
-    progress: a value that changes while things move, such as the size of logs; each change renews the patience.
-    patience_s: seconds on a machine with free cores; where several processes want each core, so much longer.
-    details:  what to say beside the description when the wait fails.
+    progress: a value that changes while things move, such as the size of logs; each change renews
+    the patience. patience_s: seconds on a machine with free cores; where several processes want
+    each core, so much longer. details:  what to say beside the description when the wait fails.
     """
     began = last = looked = time.monotonic()
     waited, in_all, seen = 0.0, 0.0, progress()
@@ -46,7 +49,9 @@ def wait_for(
             moved, looked = progress(), now
             waited, seen = waited if moved == seen else 0.0, moved
         failed = waited > patience_s or in_all > MAX_WAIT_S
-        assert not failed or reached(), f"not within {now - began:.0f} s: {what}\n{details()}"
+        assert not failed or reached(), (
+            f"not within {now - began:.0f} s: {what}\n{details()}"
+        )
 
 
 def wait_for_end(

@@ -1,8 +1,11 @@
-"""Two masked sessions, fixed: every byte that members send, and the refusal that each damaged one must end in.
+"""Two masked sessions, fixed: every byte that members send, and the refusal that each damaged one
+must end in.
 
-In the first everybody deals to everybody. In the second, small as it is, members deal and lock as in a large cohort.
+In the first everybody deals to everybody. In the second, small as it is, members deal and lock as
+in a large cohort.
 
-`python -m tests.vectors.test_masking` writes the file anew, after a change of the protocol that is meant.
+`python -m tests.vectors.test_masking` writes the file anew, after a change of the protocol that is
+meant.
 """
 
 from __future__ import annotations
@@ -20,7 +23,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import (
+    X25519PrivateKey,
+    X25519PublicKey,
+)
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 
@@ -48,7 +54,10 @@ Facts = dict[str, Any]
 
 def vectors(size: int, members: int = len(SHARED)) -> list[NDArray[np.int64]]:
     """What the members hold: place · (number − 3)³, which has both signs."""
-    return [place * (np.arange(size, dtype=np.int64) - 3) ** 3 for place in range(1, members + 1)]
+    return [
+        place * (np.arange(size, dtype=np.int64) - 3) ** 3
+        for place in range(1, members + 1)
+    ]
 
 
 # Playing and writing down
@@ -57,7 +66,10 @@ def vectors(size: int, members: int = len(SHARED)) -> list[NDArray[np.int64]]:
 def played() -> Facts:
     """The whole session: four members, of whom the third falls away after it has shared."""
     sizes = {SHORT: 5, LONG: LENGTH}
-    runs = {lot: run_session(4, lot, vectors(size), seed="vector", not_sent=[3]) for lot, size in sizes.items()}
+    runs = {
+        lot: run_session(4, lot, vectors(size), seed="vector", not_sent=[3])
+        for lot, size in sizes.items()
+    }
     run = runs[SHORT]  # all that comes before the vectors is the same in both
     return {
         "agreement": run.agreement.model_dump(mode="json"),
@@ -65,7 +77,9 @@ def played() -> Facts:
         "first": {
             "secrets": written_secrets(run.secrets[1]),
             "kept": run.dealt[1].kept.hex(),
-            "envelopes": written({place: run.dealt[place].envelopes[1] for place in SHARED[1:]}),
+            "envelopes": written(
+                {place: run.dealt[place].envelopes[1] for place in SHARED[1:]}
+            ),
             "held": written(run.held[1]),
         },
         "sent": SENT,
@@ -74,7 +88,9 @@ def played() -> Facts:
 
 
 def played_large() -> Facts:
-    """Seven members, of whom the third falls away after it has shared. `random` is what the first one draws by."""
+    """Seven members, of whom the third falls away after it has shared. `random` is what the first
+    one draws by.
+    """
     with small_neighbourhoods(*NEIGHBOURHOOD):
         run = run_session(LARGE, SHORT, vectors(5, LARGE), seed="vector", not_sent=[3])
     random = fixed_random("vector shares 1")
@@ -88,9 +104,14 @@ def played_large() -> Facts:
             "holders": sorted(run.holders[1]),
             "held": written(run.held[1]),
         },
-        "holders": {str(place): sorted(holders) for place, holders in run.holders.items()},
+        "holders": {
+            str(place): sorted(holders) for place, holders in run.holders.items()
+        },
         "sent": sorted(run.reveals),
-        SHORT: {**opened(run), "locks": {str(place): lock for place, lock in run.locks.items()}},
+        SHORT: {
+            **opened(run),
+            "locks": {str(place): lock for place, lock in run.locks.items()},
+        },
     }
 
 
@@ -98,10 +119,16 @@ def opened(run: Transcript) -> Facts:
     """One lot, from the sealed vectors to the total; long vectors by their digests."""
     total = run.total
     return {
-        "sealed": {str(place): shown(vector.data) for place, vector in run.sealed.items()},
-        "confirmations": {str(place): signature for place, signature in run.confirmations.items()},
+        "sealed": {
+            str(place): shown(vector.data) for place, vector in run.sealed.items()
+        },
+        "confirmations": {
+            str(place): signature for place, signature in run.confirmations.items()
+        },
         "reveals": {str(giver): written(parts) for giver, parts in run.reveals.items()},
-        "total": total.tolist() if len(total) < BLOCK else shown(total.astype("<i8").data.cast("B")),
+        "total": total.tolist()
+        if len(total) < BLOCK
+        else shown(total.astype("<i8").data.cast("B")),
     }
 
 
@@ -120,11 +147,18 @@ def opened_sum(
 
 
 def shown(content: memoryview) -> str:
-    return content.hex() if content.nbytes < BLOCK else f"sha256 {hashlib.sha256(content).hexdigest()}"
+    return (
+        content.hex()
+        if content.nbytes < BLOCK
+        else f"sha256 {hashlib.sha256(content).hexdigest()}"
+    )
 
 
 def written_secrets(secrets: Secrets) -> Facts:
-    keys = {"masks": [key.hex() for key in secrets.masks], "seeds": [seed.hex() for seed in secrets.seeds]}
+    keys = {
+        "masks": [key.hex() for key in secrets.masks],
+        "seeds": [seed.hex() for seed in secrets.seeds],
+    }
     return {"nonce": secrets.nonce.hex(), "cipher": secrets.cipher.hex(), **keys}
 
 
@@ -144,9 +178,13 @@ def agreement_of(facts: Facts) -> Agreement:
 
 
 def agree(facts: Facts) -> str:
-    """The first member checks the agreement, against what it advertised and the roster that it has pinned."""
+    """The first member checks the agreement, against what it advertised and the roster that it has
+    pinned.
+    """
     true = agreement_of(stored()["session"])
-    check_agreement(agreement_of(facts), true.advert(1), [advert.key for advert in true.adverts])
+    check_agreement(
+        agreement_of(facts), true.advert(1), [advert.key for advert in true.adverts]
+    )
     return agreement_of(facts).id.hex()
 
 
@@ -154,8 +192,13 @@ def hold(facts: Facts) -> dict[str, str]:
     """The first member opens its envelopes."""
     first = facts["first"]
     words = first["secrets"]
-    keys = tuple(map(bytes.fromhex, words["masks"])), tuple(map(bytes.fromhex, words["seeds"]))
-    secrets = Secrets(bytes.fromhex(words["nonce"]), bytes.fromhex(words["cipher"]), *keys)
+    keys = (
+        tuple(map(bytes.fromhex, words["masks"])),
+        tuple(map(bytes.fromhex, words["seeds"])),
+    )
+    secrets = Secrets(
+        bytes.fromhex(words["nonce"]), bytes.fromhex(words["cipher"]), *keys
+    )
     opened = {
         place: open_envelope(agreement_of(facts), secrets, 1, place, envelope)
         for place, envelope in read(first["envelopes"]).items()
@@ -167,16 +210,34 @@ def choose(facts: Facts) -> list[int]:
     """The first member of a large cohort draws who holds its shares."""
     random = iter(facts["first"]["random"])
     others = [place for place in agreement_of(facts).places if place != 1]
-    return list(draw(others, facts["neighbourhood"][0], lambda _: bytes.fromhex(next(random))))
+    return list(
+        draw(others, facts["neighbourhood"][0], lambda _: bytes.fromhex(next(random)))
+    )
 
 
 def give(facts: Facts) -> dict[str, str]:
     """The first member gives out its shares."""
-    agreement, lot, held = agreement_of(facts), facts[SHORT], read(facts["first"]["held"])
-    signed, locks = (
-        {int(place): signature for place, signature in lot.get(name, {}).items()} for name in ("confirmations", "locks")
+    agreement, lot, held = (
+        agreement_of(facts),
+        facts[SHORT],
+        read(facts["first"]["held"]),
     )
-    return written(reveal(agreement, 1, SHORT, held, agreement.places, facts["sent"], signed, locks=locks))
+    signed, locks = (
+        {int(place): signature for place, signature in lot.get(name, {}).items()}
+        for name in ("confirmations", "locks")
+    )
+    return written(
+        reveal(
+            agreement,
+            1,
+            SHORT,
+            held,
+            agreement.places,
+            facts["sent"],
+            signed,
+            locks=locks,
+        )
+    )
 
 
 def total(facts: Facts) -> list[int]:
@@ -184,10 +245,18 @@ def total(facts: Facts) -> list[int]:
     lot = facts[SHORT]
     agreement, sent = agreement_of(facts), facts["sent"]
     everybody = dict.fromkeys(map(str, agreement.places), agreement.places)
-    holders = {int(place): each for place, each in facts.get("holders", everybody).items()}
-    sealed = {place: Sealed.of_bytes(vector) for place, vector in read(lot["sealed"]).items() if place in sent}
+    holders = {
+        int(place): each for place, each in facts.get("holders", everybody).items()
+    }
+    sealed = {
+        place: Sealed.of_bytes(vector)
+        for place, vector in read(lot["sealed"]).items()
+        if place in sent
+    }
     reveals = {int(giver): read(parts) for giver, parts in lot["reveals"].items()}
-    return [int(number) for number in opened_sum(agreement, SHORT, holders, sealed, reveals)]
+    return [
+        int(number) for number in opened_sum(agreement, SHORT, holders, sealed, reveals)
+    ]
 
 
 STEPS: dict[str, tuple[Callable[[Facts], Any], tuple[str, ...]]] = {
@@ -198,7 +267,10 @@ STEPS: dict[str, tuple[Callable[[Facts], Any], tuple[str, ...]]] = {
     "total": (total, (SHORT, "total")),
 }
 """What can be replayed, and where in the file its result stands."""
-REPLAYS = {"session": ("agree", "hold", "give", "total"), "large": ("choose", "give", "total")}
+REPLAYS = {
+    "session": ("agree", "hold", "give", "total"),
+    "large": ("choose", "give", "total"),
+}
 
 
 # Damage
@@ -210,7 +282,12 @@ Damage = tuple[str, list[str | int], Any, str]
 
 def damages(facts: Facts) -> list[Facts]:
     """All of it, by the step in which it is noticed."""
-    steps = {"agree": of_agreement(facts), "hold": of_envelopes(facts), "give": of_sets(facts), "total": of_sums(facts)}
+    steps = {
+        "agree": of_agreement(facts),
+        "hold": of_envelopes(facts),
+        "give": of_sets(facts),
+        "total": of_sums(facts),
+    }
     return [
         {"what": what, "step": step, "path": path, "value": value, "code": code}
         for step, changes in steps.items()
@@ -220,7 +297,9 @@ def damages(facts: Facts) -> list[Facts]:
 
 def of_agreement(facts: Facts) -> list[Damage]:
     adverts = facts["agreement"]["adverts"]
-    stranger = run_session(3, seed="stranger").agreement.advert(1).model_dump(mode="json")
+    stranger = (
+        run_session(3, seed="stranger").agreement.advert(1).model_dump(mode="json")
+    )
     return [
         ("another round", ["agreement", "round"], "6" * 32, "bad_advert"),
         ("other terms", ["agreement", "terms"], "6" * 64, "bad_advert"),
@@ -230,9 +309,20 @@ def of_agreement(facts: Facts) -> list[Damage]:
         ("a member twice", ["agreement", "adverts", 1], adverts[2], "repeated_key"),
         ("a stranger", ["agreement", "adverts", 3], stranger, "not_pinned"),
         ("a lot less", ["agreement", "lots"], [LONG], "malformed"),
-        ("masks of before", ["agreement", "adverts", 1], without(adverts[1], "version"), "version"),
-        *((f"another member's {name}", *change_of(adverts, 1, name), "bad_advert") for name in changeable(adverts[1])),
-        *((f"its own {name}", *change_of(adverts, 0, name), "swapped_key") for name in changeable(adverts[0])),
+        (
+            "masks of before",
+            ["agreement", "adverts", 1],
+            without(adverts[1], "version"),
+            "version",
+        ),
+        *(
+            (f"another member's {name}", *change_of(adverts, 1, name), "bad_advert")
+            for name in changeable(adverts[1])
+        ),
+        *(
+            (f"its own {name}", *change_of(adverts, 0, name), "swapped_key")
+            for name in changeable(adverts[0])
+        ),
     ]
 
 
@@ -240,7 +330,10 @@ def of_envelopes(facts: Facts) -> list[Damage]:
     envelopes = facts["first"]["envelopes"]
     path: list[str | int] = ["first", "envelopes", "2"]
     return [
-        *((f"{name} envelope", path, changed, "bad_envelope") for name, changed in cut(envelopes["2"])),
+        *(
+            (f"{name} envelope", path, changed, "bad_envelope")
+            for name, changed in cut(envelopes["2"])
+        ),
         ("the envelope of another", path, envelopes["3"], "bad_envelope"),
         ("another cohort", ["agreement", "cohort"], "6" * 64, "bad_envelope"),
     ]
@@ -249,25 +342,70 @@ def of_envelopes(facts: Facts) -> list[Damage]:
 def of_sets(facts: Facts) -> list[Damage]:
     signatures = facts[SHORT]["confirmations"]
     return [
-        ("a changed signature", [SHORT, "confirmations", "2"], flipped(signatures["2"]), "not_confirmed"),
-        ("one signature twice", [SHORT, "confirmations", "2"], signatures["4"], "not_confirmed"),
-        ("signatures of another lot", [SHORT, "confirmations"], facts[LONG]["confirmations"], "not_confirmed"),
+        (
+            "a changed signature",
+            [SHORT, "confirmations", "2"],
+            flipped(signatures["2"]),
+            "not_confirmed",
+        ),
+        (
+            "one signature twice",
+            [SHORT, "confirmations", "2"],
+            signatures["4"],
+            "not_confirmed",
+        ),
+        (
+            "signatures of another lot",
+            [SHORT, "confirmations"],
+            facts[LONG]["confirmations"],
+            "not_confirmed",
+        ),
         ("other survivors", ["sent"], SHARED, "not_confirmed"),
         ("survivors without itself", ["sent"], [2, 3, 4], "declared_dead"),
         ("too few survivors", ["sent"], [1, 2], "too_few_survivors"),
         ("a survivor that never was", ["sent"], [1, 2, 4, 5], "impossible_survivors"),
-        ("a share that it never got", ["first", "held"], without(facts["first"]["held"], "3"), "missing_shares"),
+        (
+            "a share that it never got",
+            ["first", "held"],
+            without(facts["first"]["held"], "3"),
+            "missing_shares",
+        ),
     ]
 
 
 def of_sums(facts: Facts) -> list[Damage]:
     reveals, sealed = facts[SHORT]["reveals"], facts[SHORT]["sealed"]
     return [
-        ("a changed share of a seed", [SHORT, "reveals", "2", "1"], flipped(reveals["2"]["1"]), "wrong_shares"),
-        ("a changed share of a mask key", [SHORT, "reveals", "2", "3"], flipped(reveals["2"]["3"]), "wrong_shares"),
-        ("a share beyond the field", [SHORT, "reveals", "4", "1"], "ff" * 33, "wrong_shares"),
-        ("shares of the other lot", [SHORT, "reveals", "1"], facts[LONG]["reveals"]["1"], "wrong_shares"),
-        ("a member that gives nothing", [SHORT, "reveals"], without(reveals, "4"), "too_few_shares"),
+        (
+            "a changed share of a seed",
+            [SHORT, "reveals", "2", "1"],
+            flipped(reveals["2"]["1"]),
+            "wrong_shares",
+        ),
+        (
+            "a changed share of a mask key",
+            [SHORT, "reveals", "2", "3"],
+            flipped(reveals["2"]["3"]),
+            "wrong_shares",
+        ),
+        (
+            "a share beyond the field",
+            [SHORT, "reveals", "4", "1"],
+            "ff" * 33,
+            "wrong_shares",
+        ),
+        (
+            "shares of the other lot",
+            [SHORT, "reveals", "1"],
+            facts[LONG]["reveals"]["1"],
+            "wrong_shares",
+        ),
+        (
+            "a member that gives nothing",
+            [SHORT, "reveals"],
+            without(reveals, "4"),
+            "too_few_shares",
+        ),
         ("half a number", [SHORT, "sealed", "2"], sealed["2"][:-2], "shape_mismatch"),
         ("a number less", [SHORT, "sealed", "2"], sealed["2"][:-16], "shape_mismatch"),
     ]
@@ -275,17 +413,34 @@ def of_sums(facts: Facts) -> list[Damage]:
 
 def damages_of_large(facts: Facts) -> list[Facts]:
     lot = facts[SHORT]
-    locks, dealer = lot["locks"], next(place for place in facts["first"]["held"] if place != "3")
+    locks, dealer = (
+        lot["locks"],
+        next(place for place in facts["first"]["held"] if place != "3"),
+    )
     bare = dict(list(locks.items())[:5])  # more than two thirds of seven, and no more
     changes: list[Damage] = [
         ("a lock less", [SHORT, "locks"], without(bare, "2"), "not_locked"),
-        ("a changed lock", [SHORT, "locks"], {**bare, "2": flipped(bare["2"])}, "not_locked"),
+        (
+            "a changed lock",
+            [SHORT, "locks"],
+            {**bare, "2": flipped(bare["2"])},
+            "not_locked",
+        ),
         ("one lock twice", [SHORT, "locks"], {**bare, "2": bare["1"]}, "not_locked"),
-        ("a signature in a lock's place", [SHORT, "locks"], {**bare, "2": lot["confirmations"]["2"]}, "not_locked"),
+        (
+            "a signature in a lock's place",
+            [SHORT, "locks"],
+            {**bare, "2": lot["confirmations"]["2"]},
+            "not_locked",
+        ),
         (
             "no signature of one that dealt",
             [SHORT],
-            {**lot, "confirmations": without(lot["confirmations"], dealer), "locks": without(locks, dealer)},
+            {
+                **lot,
+                "confirmations": without(lot["confirmations"], dealer),
+                "locks": without(locks, dealer),
+            },
             "not_confirmed",
         ),
         ("other survivors", ["sent"], [*facts["sent"], 3], "not_confirmed"),
@@ -301,9 +456,13 @@ def changeable(advert: Facts) -> list[str]:
     return [name for name in advert if name not in ("key", "version")]
 
 
-def change_of(adverts: list[Facts], index: int, name: str) -> tuple[list[str | int], Any]:
+def change_of(
+    adverts: list[Facts], index: int, name: str
+) -> tuple[list[str | int], Any]:
     value = adverts[index][name]
-    changed = flipped(value) if isinstance(value, str) else [flipped(value[0]), *value[1:]]
+    changed = (
+        flipped(value) if isinstance(value, str) else [flipped(value[0]), *value[1:]]
+    )
     return ["agreement", "adverts", index, name], changed
 
 
@@ -313,7 +472,12 @@ def flipped(digits: str) -> str:
 
 
 def cut(digits: str) -> list[tuple[str, str]]:
-    return [("a changed", flipped(digits)), ("a shortened", digits[:-2]), ("a longer", digits + "00"), ("an empty", "")]
+    return [
+        ("a changed", flipped(digits)),
+        ("a shortened", digits[:-2]),
+        ("a longer", digits + "00"),
+        ("an empty", ""),
+    ]
 
 
 def without(facts: Facts, key: str) -> Facts:
@@ -345,7 +509,9 @@ def write() -> None:
         "large": large,
         "damaged_large": damages_of_large(large),
     }
-    FILE.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    FILE.write_text(
+        json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -355,12 +521,16 @@ def now() -> Facts:
 
 @pytest.mark.parametrize("part", ["agreement", "id", "first", "sent", SHORT, LONG])
 def test_every_byte_of_a_session_is_fixed(now: Facts, part: str) -> None:
-    """Adverts, agreement, envelopes, sealed vectors, confirmations, reveals, totals: known secrets give known bytes."""
+    """Adverts, agreement, envelopes, sealed vectors, confirmations, reveals, totals: known secrets
+    give known bytes.
+    """
     assert now[part] == stored()["session"][part]
 
 
 def test_every_byte_of_a_session_of_neighbours_is_fixed() -> None:
-    """The sizes of neighbourhoods, who holds whose shares, and all that is sealed, signed, locked and revealed."""
+    """The sizes of neighbourhoods, who holds whose shares, and all that is sealed, signed, locked
+    and revealed.
+    """
     assert played_large() == stored()["large"]
 
 
@@ -372,44 +542,69 @@ def test_the_file_holds_no_more_and_no_less(now: Facts) -> None:
 
 
 def test_holders_are_those_with_the_least_random_numbers() -> None:
-    """By other means than the code: each other member draws sixteen bytes, in the order of places."""
+    """By other means than the code: each other member draws sixteen bytes, in the order of
+    places.
+    """
     first = stored()["large"]["first"]
-    drawn = sorted(zip(first["random"], range(2, LARGE + 1), strict=True))[: NEIGHBOURHOOD[0]]
+    drawn = sorted(zip(first["random"], range(2, LARGE + 1), strict=True))[
+        : NEIGHBOURHOOD[0]
+    ]
     assert sorted(place for _, place in drawn) == first["holders"]
 
 
 def test_the_total_is_the_plain_sum() -> None:
     """Of those who have sent."""
     session = stored()["session"]
-    sums = [np.sum([vectors(size)[place - 1] for place in SENT], axis=0) for size in (5, LENGTH)]
+    sums = [
+        np.sum([vectors(size)[place - 1] for place in SENT], axis=0)
+        for size in (5, LENGTH)
+    ]
     assert session[SHORT]["total"] == sums[0].tolist()
     assert session[LONG]["total"] == shown(sums[1].astype("<i8").data.cast("B"))
-    large = [vector for place, vector in enumerate(vectors(5, LARGE), start=1) if place != 3]
+    large = [
+        vector for place, vector in enumerate(vectors(5, LARGE), start=1) if place != 3
+    ]
     assert stored()["large"][SHORT]["total"] == np.sum(large, axis=0).tolist()
 
 
 def mask(session: Facts, secret: bytes, purpose: str, size: int) -> list[int]:
     """HKDF by two HMACs, and blocks of a counter under bare AES."""
     extracted = hmac.digest(bytes.fromhex(session["id"]), secret, "sha256")
-    key = hmac.digest(extracted, f"ridgeway masking 2 {purpose}".encode() + b"\1", "sha256")[:16]
+    key = hmac.digest(
+        extracted, f"ridgeway masking 2 {purpose}".encode() + b"\1", "sha256"
+    )[:16]
     cipher = Cipher(algorithms.AES(key), modes.ECB()).encryptor()
-    stream = b"".join(cipher.update(count.to_bytes(16, "big")) for count in range(size // 2 + 1))
-    return [int.from_bytes(stream[8 * number :][:8], "little") for number in range(size)]
+    stream = b"".join(
+        cipher.update(count.to_bytes(16, "big")) for count in range(size // 2 + 1)
+    )
+    return [
+        int.from_bytes(stream[8 * number :][:8], "little") for number in range(size)
+    ]
 
 
 def test_a_sealed_vector_is_what_the_protocol_says() -> None:
-    """By other means than the code: the first member's own mask and, as it is the first, those of all pairs, added."""
+    """By other means than the code: the first member's own mask and, as it is the first, those of
+    all pairs, added.
+    """
     session, size = stored()["session"], 5
     secrets, lots = session["first"]["secrets"], session["agreement"]["lots"]
     lot = lots.index(SHORT)
-    masks = [mask(session, bytes.fromhex(secrets["seeds"][lot]), f"own mask {SHORT} 1", size)]
+    masks = [
+        mask(session, bytes.fromhex(secrets["seeds"][lot]), f"own mask {SHORT} 1", size)
+    ]
     private = X25519PrivateKey.from_private_bytes(bytes.fromhex(secrets["masks"][lot]))
     for other in SHARED[1:]:
         public = bytes.fromhex(session["agreement"]["adverts"][other - 1]["masks"][lot])
         agreed = private.exchange(X25519PublicKey.from_public_bytes(public))
         masks.append(mask(session, agreed, f"mask in pairs {SHORT} 1 {other}", size))
-    numbers = [sum(each) % 2**64 for each in zip(vectors(size)[0].tolist(), *masks, strict=True)]
-    assert session[SHORT]["sealed"]["1"] == b"".join(number.to_bytes(8, "little") for number in numbers).hex()
+    numbers = [
+        sum(each) % 2**64
+        for each in zip(vectors(size)[0].tolist(), *masks, strict=True)
+    ]
+    assert (
+        session[SHORT]["sealed"]["1"]
+        == b"".join(number.to_bytes(8, "little") for number in numbers).hex()
+    )
 
 
 def entered(session: str) -> AbstractContextManager[None]:
@@ -417,9 +612,14 @@ def entered(session: str) -> AbstractContextManager[None]:
     return small_neighbourhoods(*NEIGHBOURHOOD) if session == "large" else nullcontext()
 
 
-@pytest.mark.parametrize(("session", "step"), [(name, step) for name, steps in REPLAYS.items() for step in steps])
+@pytest.mark.parametrize(
+    ("session", "step"),
+    [(name, step) for name, steps in REPLAYS.items() for step in steps],
+)
 def test_a_session_can_be_replayed_from_the_file_alone(session: str, step: str) -> None:
-    """Whoever reads the file, in whatever language, has all that a member or the coordinator needs."""
+    """Whoever reads the file, in whatever language, has all that a member or the coordinator
+    needs.
+    """
     facts = stored()[session]
     replay, path = STEPS[step]
     with entered(session):
@@ -429,7 +629,11 @@ def test_a_session_can_be_replayed_from_the_file_alone(session: str, step: str) 
 def all_damages() -> list[Any]:
     found = stored() if FILE.exists() else {"damaged": [], "damaged_large": []}
     kinds = {"session": found["damaged"], "large": found["damaged_large"]}
-    return [pytest.param(name, each, id=f"{name} {each['what']}") for name, every in kinds.items() for each in every]
+    return [
+        pytest.param(name, each, id=f"{name} {each['what']}")
+        for name, every in kinds.items()
+        for each in every
+    ]
 
 
 @pytest.mark.parametrize(("session", "damage"), all_damages())

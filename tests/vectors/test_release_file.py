@@ -1,4 +1,6 @@
-"""The release, fixed: its id and its bytes under a known key, and what becomes of one that was touched."""
+"""The release, fixed: its id and its bytes under a known key, and what becomes of one that was
+touched.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,11 @@ from ridgeway.common.routing.word_table import WordTable
 from tests.support.making import contents, fixed_identity, sign_again, trapped_pickle
 from tests.support.tiny import LETTERS, tiny_definition
 
-MANIFEST, ROUTER, TOKENIZER = FILES = ("manifest.json", "router.safetensors", "tokenizer.json")
+MANIFEST, ROUTER, TOKENIZER = FILES = (
+    "manifest.json",
+    "router.safetensors",
+    "tokenizer.json",
+)
 
 PUBLIC = "ea4a6c63e29c520abef5507b132ec5f9954776aebebe7b92421eea691446d22c"
 ID = "7ef292d61c6353076a2daca49feeefed89b11d505edd52fab3af308c6dd70709"
@@ -40,21 +46,34 @@ FACTS: dict[str, Any] = {
     "domains": ["code", "law"],
     "encoder": {"name": "tiny", "fingerprint": "0" * 64},
     "selector": {"name": "entropy", "k": 3},
-    "confidence": {"temperature": 0.5, "calibrated": True, "threshold": 0.25, "fallback": "général"},
+    "confidence": {
+        "temperature": 0.5,
+        "calibrated": True,
+        "threshold": 0.25,
+        "fallback": "général",
+    },
     "parent": None,
 }
 WEIGHTS = np.array([[0.5, -0.25], [1.0, 0.0], [-3.0, 7.125]])
 
 
 def fixed_table() -> TokenTable:
-    """Logits and entropies by formula, so that no arithmetic of any library is part of the vector."""
+    """Logits and entropies by formula, so that no arithmetic of any library is part of the
+    vector.
+    """
     rows = len(LETTERS) + 2
-    logits = (np.arange(2 * rows, dtype=np.int32) * 7919 % 101 - 50).reshape(rows, 2).astype(np.int32)
+    logits = (
+        (np.arange(2 * rows, dtype=np.int32) * 7919 % 101 - 50)
+        .reshape(rows, 2)
+        .astype(np.int32)
+    )
     return TokenTable(logits, 2.0**-5, (np.arange(rows) % 8 / 8).astype(np.float32))
 
 
 def fixed_words() -> WordTable:
-    """The same with words: two buckets, and tokens that are spelt as they stand in the vocabulary."""
+    """The same with words: two buckets, and tokens that are spelt as they stand in the
+    vocabulary.
+    """
     rows = len(LETTERS) + 2
     letters = np.frombuffer(b"end" + LETTERS.encode(), dtype=np.uint8)
     starts = np.concatenate(([0, 3], np.arange(3, rows + 2))).astype(np.int64)
@@ -68,7 +87,14 @@ def fixed_words() -> WordTable:
 
 
 def write(folder: Path, identity: Identity | None = None) -> str:
-    return save_release(folder, FACTS, WEIGHTS, fixed_table(), tiny_definition(), identity or fixed_identity())
+    return save_release(
+        folder,
+        FACTS,
+        WEIGHTS,
+        fixed_table(),
+        tiny_definition(),
+        identity or fixed_identity(),
+    )
 
 
 @pytest.fixture
@@ -88,7 +114,9 @@ def refusal(folder: Path, **options: Any) -> str:
 
 
 def test_the_id_of_a_release_is_fixed(release: Path) -> None:
-    """It is the hash of the manifest without its signature: the same facts and files are the same release."""
+    """It is the hash of the manifest without its signature: the same facts and files are the same
+    release.
+    """
     manifest = json.loads((release / MANIFEST).read_bytes())
     del manifest["signature"]
     text = json.dumps(manifest, sort_keys=True, indent=1, ensure_ascii=False) + "\n"
@@ -99,11 +127,16 @@ def test_the_id_of_a_release_is_fixed(release: Path) -> None:
 
 def test_the_bytes_of_version_1_are_fixed(release: Path) -> None:
     """The same release is the same three files, signature included."""
-    assert {name: hashlib.sha256(content).hexdigest() for name, content in contents(release).items()} == HASHES
+    assert {
+        name: hashlib.sha256(content).hexdigest()
+        for name, content in contents(release).items()
+    } == HASHES
 
 
 def test_what_is_saved_is_what_is_loaded(release: Path) -> None:
-    """Weights, table, selector and confidence come back as they were; printed, a release shows no table."""
+    """Weights, table, selector and confidence come back as they were; printed, a release shows no
+    table.
+    """
     loaded = load_release(release, key=PUBLIC)
     table, expected = loaded.compiled, fixed_table()
     assert np.array_equal(loaded.weights, WEIGHTS)
@@ -112,11 +145,15 @@ def test_what_is_saved_is_what_is_loaded(release: Path) -> None:
     assert np.array_equal(table.entropies, expected.entropies)
     assert table.step == expected.step
     assert loaded.selector == Selector("entropy", 3)
-    assert loaded.confidence == Confidence(0.5, calibrated=True, threshold=0.25, fallback="général")
+    assert loaded.confidence == Confidence(
+        0.5, calibrated=True, threshold=0.25, fallback="général"
+    )
     assert loaded.domains == ("code", "law")
     assert (loaded.signer, loaded.id) == (PUBLIC, ID)
     assert loaded.manifest["encoder"] == FACTS["encoder"]
-    assert loaded.manifest["files"] == {name: HASHES[name] for name in (ROUTER, TOKENIZER)}
+    assert loaded.manifest["files"] == {
+        name: HASHES[name] for name in (ROUTER, TOKENIZER)
+    }
     assert Router.load(str(release), key=PUBLIC).release == ID
     assert repr(loaded) == f"<Release {ID[:12]} 2 domains>"
 
@@ -124,7 +161,17 @@ def test_what_is_saved_is_what_is_loaded(release: Path) -> None:
 def test_weights_in_any_order_of_memory_are_the_same_release(tmp_path: Path) -> None:
     """LAPACK gives columns first, numpy rows first; the file does not know."""
     turned = np.asfortranarray(WEIGHTS)
-    assert save_release(tmp_path / "r", FACTS, turned, fixed_table(), tiny_definition(), fixed_identity()) == ID
+    assert (
+        save_release(
+            tmp_path / "r",
+            FACTS,
+            turned,
+            fixed_table(),
+            tiny_definition(),
+            fixed_identity(),
+        )
+        == ID
+    )
 
 
 WORDS_ID = "2325bddffc3bd996a6bb32d3dd71dbb0073ea53b76257a25006136f5c3cf91c4"
@@ -132,23 +179,41 @@ WORDS_ROUTER = "4de0a444fcb07ac500046f2091a405c880c0e90e8e6b600c4aad5b63472fdc1a
 
 
 def test_the_bytes_of_a_release_with_words_are_fixed(tmp_path: Path) -> None:
-    """And what it says of a prompt: tokens say (18, -20), and the runs of letters, signs added up, twice (7, -11)."""
+    """And what it says of a prompt: tokens say (18, -20), and the runs of letters, signs added up,
+    twice (7, -11).
+    """
     facts = FACTS | {
         "encoder": FACTS["encoder"] | {"words": WordFeatures(2, 64, 3, 5).to_json()},
         "selector": {"name": "average"},
     }
-    made = save_release(tmp_path / "r", facts, WEIGHTS, fixed_words(), tiny_definition(), fixed_identity())
+    made = save_release(
+        tmp_path / "r",
+        facts,
+        WEIGHTS,
+        fixed_words(),
+        tiny_definition(),
+        fixed_identity(),
+    )
     assert made == WORDS_ID
-    assert hashlib.sha256((tmp_path / "r" / ROUTER).read_bytes()).hexdigest() == WORDS_ROUTER
+    assert (
+        hashlib.sha256((tmp_path / "r" / ROUTER).read_bytes()).hexdigest()
+        == WORDS_ROUTER
+    )
     router = Router.load(tmp_path / "r", key=PUBLIC)
-    assert router.compiled.token_sums(*router.tokenizer.encode_many(["Ab c", ""])).tolist() == [[32, -42], [0, 0]]
+    assert router.compiled.token_sums(
+        *router.tokenizer.encode_many(["Ab c", ""])
+    ).tolist() == [[32, -42], [0, 0]]
 
 
 # Touched
 
 
-def each_flip(folder: Path, name: str, mask: int, most: int = 200) -> list[tuple[int, str]]:
-    """Flip bytes one at a time: (place, what was said), or (place, "") where the release was still accepted."""
+def each_flip(
+    folder: Path, name: str, mask: int, most: int = 200
+) -> list[tuple[int, str]]:
+    """Flip bytes one at a time: (place, what was said), or (place, "") where the release was still
+    accepted.
+    """
     whole = (folder / name).read_bytes()
     said = []
     for place in range(0, len(whole), max(1, len(whole) // most)):
@@ -166,18 +231,28 @@ def each_flip(folder: Path, name: str, mask: int, most: int = 200) -> list[tuple
 
 @pytest.mark.parametrize("mask", [0x01, 0x20, 0xFF])
 @pytest.mark.parametrize("name", [ROUTER, TOKENIZER])
-def test_a_flipped_byte_in_a_file_is_refused_and_the_file_named(release: Path, name: str, mask: int) -> None:
+def test_a_flipped_byte_in_a_file_is_refused_and_the_file_named(
+    release: Path, name: str, mask: int
+) -> None:
     """Every byte is verified before anything is used."""
     found = each_flip(release, name, mask)
     assert len(found) >= 200
-    assert [(place, words) for place, words in found if str(release / name) not in words] == []
+    assert [
+        (place, words) for place, words in found if str(release / name) not in words
+    ] == []
 
 
 @pytest.mark.parametrize(("mask", "most"), [(0x01, 1 << 20), (0x80, 200), (0xFF, 200)])
-def test_a_flipped_byte_in_the_manifest_is_refused_and_the_manifest_named(release: Path, mask: int, most: int) -> None:
-    """No byte of it can change unseen; only another version is told by the folder, since it may be no damage."""
+def test_a_flipped_byte_in_the_manifest_is_refused_and_the_manifest_named(
+    release: Path, mask: int, most: int
+) -> None:
+    """No byte of it can change unseen; only another version is told by the folder, since it may be
+    no damage.
+    """
     for place, words in each_flip(release, MANIFEST, mask, most):
-        assert str(release / MANIFEST) in words or f"{release} has version" in words, place
+        assert str(release / MANIFEST) in words or f"{release} has version" in words, (
+            place
+        )
 
 
 SPELLINGS: dict[str, Callable[[str], str]] = {
@@ -188,7 +263,9 @@ SPELLINGS: dict[str, Callable[[str], str]] = {
 
 @pytest.mark.parametrize("way", SPELLINGS)
 @pytest.mark.parametrize("part", ["key", "value"])
-def test_a_signature_in_another_spelling_is_refused(release: Path, part: str, way: str) -> None:
+def test_a_signature_in_another_spelling_is_refused(
+    release: Path, part: str, way: str
+) -> None:
     """A release has one form: a key or a signature that is written differently was touched."""
     manifest = json.loads((release / MANIFEST).read_bytes())
     manifest["signature"][part] = SPELLINGS[way](manifest["signature"][part])
@@ -197,7 +274,9 @@ def test_a_signature_in_another_spelling_is_refused(release: Path, part: str, wa
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_truncated_or_missing_file_is_refused_and_named(release: Path, name: str) -> None:
+def test_a_truncated_or_missing_file_is_refused_and_named(
+    release: Path, name: str
+) -> None:
     """Wherever the copy stopped."""
     whole = (release / name).read_bytes()
     for length in range(0, len(whole), max(1, len(whole) // 50)):
@@ -223,16 +302,24 @@ SPACED: dict[str, Callable[[bytes], bytes]] = {
     "a byte order mark": lambda raw: b"\xef\xbb\xbf" + raw,
     "a space within": lambda raw: raw.replace(b'"version": 1', b'"version":  1'),
     "one line": lambda raw: json.dumps(json.loads(raw), sort_keys=True).encode(),
-    "another order": lambda raw: json.dumps(dict(reversed(json.loads(raw).items())), indent=1).encode() + b"\n",
+    "another order": lambda raw: (
+        json.dumps(dict(reversed(json.loads(raw).items())), indent=1).encode() + b"\n"
+    ),
     "escaped letters": lambda raw: raw.replace("é".encode(), rb"\u00e9"),
-    "a name twice": lambda raw: raw.replace(b'"version": 1', b'"version": 1,\n "version": 1'),
-    "another number": lambda raw: raw.replace(b'"temperature": 0.5', b'"temperature": 0.50'),
+    "a name twice": lambda raw: raw.replace(
+        b'"version": 1', b'"version": 1,\n "version": 1'
+    ),
+    "another number": lambda raw: raw.replace(
+        b'"temperature": 0.5', b'"temperature": 0.50'
+    ),
 }
 
 
 @pytest.mark.parametrize("way", SPACED)
 def test_a_manifest_written_differently_is_refused(release: Path, way: str) -> None:
-    """What is signed is what is there, to the byte; a manifest that only means the same was touched."""
+    """What is signed is what is there, to the byte; a manifest that only means the same was
+    touched.
+    """
     raw = (release / MANIFEST).read_bytes()
     (release / MANIFEST).write_bytes(SPACED[way](raw))
     assert (release / MANIFEST).read_bytes() != raw
@@ -241,7 +328,18 @@ def test_a_manifest_written_differently_is_refused(release: Path, way: str) -> N
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"{}", b"[]", b"null", b"7", b'"text"', b"\xff\xfe", b"[" * 100_000, b'{"format": NaN}', b"\0" * 64],
+    [
+        b"",
+        b"{}",
+        b"[]",
+        b"null",
+        b"7",
+        b'"text"',
+        b"\xff\xfe",
+        b"[" * 100_000,
+        b'{"format": NaN}',
+        b"\0" * 64,
+    ],
 )
 def test_a_manifest_that_is_none_is_refused(release: Path, content: bytes) -> None:
     """JSON of another shape, deep nests and no JSON at all are damage, not a crash."""
@@ -250,29 +348,46 @@ def test_a_manifest_that_is_none_is_refused(release: Path, content: bytes) -> No
 
 
 @pytest.mark.parametrize(
-    "signature", [None, "text", [], {}, {"key": PUBLIC}, {"key": 1, "value": 2}, {"key": "", "value": ""}]
+    "signature",
+    [
+        None,
+        "text",
+        [],
+        {},
+        {"key": PUBLIC},
+        {"key": 1, "value": 2},
+        {"key": "", "value": ""},
+    ],
 )
-def test_a_manifest_without_a_signature_is_refused(release: Path, signature: object) -> None:
+def test_a_manifest_without_a_signature_is_refused(
+    release: Path, signature: object
+) -> None:
     """Nothing unsigned is used, whatever stands in the signature's place."""
     manifest = {**json.loads((release / MANIFEST).read_bytes()), "signature": signature}
     (release / MANIFEST).write_bytes(canonical_json(manifest))
     assert str(release / MANIFEST) in refusal(release)
 
 
-def test_a_signature_of_another_release_is_refused(release: Path, tmp_path: Path) -> None:
+def test_a_signature_of_another_release_is_refused(
+    release: Path, tmp_path: Path
+) -> None:
     """A signature holds for one manifest."""
     sign_again(release, fixed_identity(), {"domains": ["code", "physics"]})
     other = json.loads((release / MANIFEST).read_bytes())
     write(tmp_path / "second")
     mine = json.loads((tmp_path / "second" / MANIFEST).read_bytes())
-    (release / MANIFEST).write_bytes(canonical_json({**other, "signature": mine["signature"]}))
+    (release / MANIFEST).write_bytes(
+        canonical_json({**other, "signature": mine["signature"]})
+    )
     assert "changed after it was signed" in refusal(release)
 
 
 def test_files_of_another_release_are_refused(release: Path, tmp_path: Path) -> None:
     """A manifest does not vouch for a router that it was not made for, well formed as it may be."""
     other = TokenTable(-fixed_table().logits, 2.0**-5, fixed_table().entropies)
-    save_release(tmp_path / "other", FACTS, WEIGHTS, other, tiny_definition(), fixed_identity())
+    save_release(
+        tmp_path / "other", FACTS, WEIGHTS, other, tiny_definition(), fixed_identity()
+    )
     shutil.copy(tmp_path / "other" / ROUTER, release / ROUTER)
     assert str(release / ROUTER) in refusal(release)
 
@@ -280,7 +395,9 @@ def test_files_of_another_release_are_refused(release: Path, tmp_path: Path) -> 
 # Signed by whom
 
 
-def test_a_release_that_someone_else_signed_is_refused_under_a_pinned_key(release: Path) -> None:
+def test_a_release_that_someone_else_signed_is_refused_under_a_pinned_key(
+    release: Path,
+) -> None:
     """Its signature holds, but it is not the coordinator's: the refusal names both keys."""
     other = fixed_identity(8)
     sign_again(release, other, {})
@@ -288,10 +405,14 @@ def test_a_release_that_someone_else_signed_is_refused_under_a_pinned_key(releas
     words = refusal(release, key=PUBLIC)
     assert other.public[:12] in words
     assert PUBLIC[:12] in words
-    assert load_release(release, key=other.public).id == ID, "who signs is no part of what is signed"
+    assert load_release(release, key=other.public).id == ID, (
+        "who signs is no part of what is signed"
+    )
 
 
-def test_a_key_of_someone_else_beside_the_old_signature_is_refused(release: Path) -> None:
+def test_a_key_of_someone_else_beside_the_old_signature_is_refused(
+    release: Path,
+) -> None:
     """Naming another signer does not make a signature."""
     manifest = json.loads((release / MANIFEST).read_bytes())
     manifest["signature"]["key"] = fixed_identity(8).public
@@ -336,12 +457,17 @@ def test_another_format_is_refused_by_name(release: Path) -> None:
         {"confidence": {"half": -1}},
         {"confidence": {"tail": "long"}},
         {"confidence": 1},
-        {"encoder": FACTS["encoder"] | {"cosines": {"width": 4, "frequency": 326, "amplitude": 64}}},
+        {
+            "encoder": FACTS["encoder"]
+            | {"cosines": {"width": 4, "frequency": 326, "amplitude": 64}}
+        },
         {"encoder": FACTS["encoder"] | {"kind": "contextual", "weights": "0" * 64}},
     ],
     ids=repr,
 )
-def test_facts_that_cannot_be_used_are_refused(release: Path, changes: dict[str, Any]) -> None:
+def test_facts_that_cannot_be_used_are_refused(
+    release: Path, changes: dict[str, Any]
+) -> None:
     """A signature says who, not what: the facts are looked at all the same."""
     sign_again(release, fixed_identity(), changes)
     assert f"{release} is signed but unusable" in refusal(release)
@@ -358,7 +484,9 @@ def test_facts_that_cannot_be_used_are_refused(release: Path, changes: dict[str,
     ],
     ids=repr,
 )
-def test_text_that_could_steer_a_terminal_is_refused(release: Path, changes: dict[str, Any]) -> None:
+def test_text_that_could_steer_a_terminal_is_refused(
+    release: Path, changes: dict[str, Any]
+) -> None:
     """Wherever it stands in the manifest, signed or not; the refusal itself does not repeat it."""
     sign_again(release, fixed_identity(), changes)
     words = refusal(release)
@@ -369,7 +497,11 @@ def replace_signed(folder: Path, name: str, content: bytes) -> None:
     """Put another file in and sign its hash, as a coordinator could."""
     (folder / name).write_bytes(content)
     files = json.loads((folder / MANIFEST).read_bytes())["files"]
-    sign_again(folder, fixed_identity(), {"files": {**files, name: hashlib.sha256(content).hexdigest()}})
+    sign_again(
+        folder,
+        fixed_identity(),
+        {"files": {**files, name: hashlib.sha256(content).hexdigest()}},
+    )
 
 
 @pytest.mark.parametrize(
@@ -382,9 +514,13 @@ def replace_signed(folder: Path, name: str, content: bytes) -> None:
         {"entropies": np.zeros(41, dtype=np.float32)},
         {"entropies": np.zeros(42, dtype=np.float64)},
     ],
-    ids=lambda change: "-".join(f"{name}-{array.dtype}-{array.shape}" for name, array in change.items()),
+    ids=lambda change: "-".join(
+        f"{name}-{array.dtype}-{array.shape}" for name, array in change.items()
+    ),
 )
-def test_a_table_of_another_kind_is_refused(release: Path, change: dict[str, Any]) -> None:
+def test_a_table_of_another_kind_is_refused(
+    release: Path, change: dict[str, Any]
+) -> None:
     """Shapes and widths are settled when a release is loaded, not when a prompt comes."""
     arrays = load((release / ROUTER).read_bytes())
     assert len(arrays["logits"]) == 42
@@ -393,7 +529,9 @@ def test_a_table_of_another_kind_is_refused(release: Path, change: dict[str, Any
 
 
 @pytest.mark.parametrize("gone", ["weights", "logits", "entropies"])
-def test_a_router_without_one_of_its_arrays_is_refused(release: Path, gone: str) -> None:
+def test_a_router_without_one_of_its_arrays_is_refused(
+    release: Path, gone: str
+) -> None:
     """A part that is missing is named."""
     arrays = load((release / ROUTER).read_bytes())
     del arrays[gone]
@@ -405,16 +543,25 @@ WIDER_TOKENIZER = json.loads(tiny_definition())
 WIDER_TOKENIZER["model"]["vocab"]["é"] = 42
 
 
-@pytest.mark.parametrize("content", [b"", b"{}", b"\xff", b"no tokenizer", json.dumps(WIDER_TOKENIZER).encode()])
-def test_a_tokenizer_that_does_not_fit_is_refused(release: Path, content: bytes) -> None:
-    """One that is none, or that knows more ids than the table, which would fail on some prompt later."""
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{}", b"\xff", b"no tokenizer", json.dumps(WIDER_TOKENIZER).encode()],
+)
+def test_a_tokenizer_that_does_not_fit_is_refused(
+    release: Path, content: bytes
+) -> None:
+    """One that is none, or that knows more ids than the table, which would fail on some prompt
+    later.
+    """
     replace_signed(release, TOKENIZER, content)
     assert "signed but unusable" in refusal(release)
 
 
 @pytest.mark.parametrize("name", FILES)
 def test_a_pickle_is_never_loaded(release: Path, tmp_path: Path, name: str) -> None:
-    """A file that would run code when unpickled is refused even under a signature, and its code does not run."""
+    """A file that would run code when unpickled is refused even under a signature, and its code
+    does not run.
+    """
     trap = tmp_path / "trap"
     if name == MANIFEST:
         (release / name).write_bytes(trapped_pickle(trap))
@@ -430,12 +577,16 @@ def test_a_pickle_is_never_loaded(release: Path, tmp_path: Path, name: str) -> N
 def test_an_amended_release_is_a_new_one_over_the_same_router(release: Path) -> None:
     """Its parent is the one it was made from; nothing but the manifest is written."""
     before = contents(release)
-    changed = amend_release(release, {"confidence": {"temperature": 2.0}}, fixed_identity())
+    changed = amend_release(
+        release, {"confidence": {"temperature": 2.0}}, fixed_identity()
+    )
     loaded = load_release(release, key=PUBLIC)
     assert loaded.id == changed != ID
     assert loaded.manifest["parent"] == ID
     assert loaded.confidence == Confidence(2.0)
-    assert {name for name, content in contents(release).items() if before[name] != content} == {MANIFEST}
+    assert {
+        name for name, content in contents(release).items() if before[name] != content
+    } == {MANIFEST}
 
 
 def test_what_was_touched_is_not_blessed_by_the_next_signature(release: Path) -> None:
@@ -454,7 +605,14 @@ def test_what_was_touched_is_not_blessed_by_the_next_signature(release: Path) ->
 
 def test_a_new_release_takes_the_place_of_an_old_one(release: Path) -> None:
     """Whole, with nothing of the old one left."""
-    other = save_release(release, {**FACTS, "parent": ID}, WEIGHTS, fixed_table(), tiny_definition(), fixed_identity())
+    other = save_release(
+        release,
+        {**FACTS, "parent": ID},
+        WEIGHTS,
+        fixed_table(),
+        tiny_definition(),
+        fixed_identity(),
+    )
     assert load_release(release).id == other != ID
     assert sorted(contents(release)) == sorted(FILES)
     assert list(release.parent.iterdir()) == [release]
@@ -464,7 +622,9 @@ def test_what_lies_beside_a_release_is_not_swept_away(release: Path) -> None:
     """A release folder with other files in it is not replaced, whoever signed it."""
     (release / "notes.txt").write_text("mine", encoding="utf-8")
     with pytest.raises(ReleaseError, match="already contains other files"):
-        save_release(release, FACTS, WEIGHTS, fixed_table(), tiny_definition(), fixed_identity())
+        save_release(
+            release, FACTS, WEIGHTS, fixed_table(), tiny_definition(), fixed_identity()
+        )
     assert (release / "notes.txt").read_text(encoding="utf-8") == "mine"
 
 
@@ -482,6 +642,13 @@ def test_a_release_that_cannot_be_written_leaves_the_old_one(release: Path) -> N
     """Facts that JSON cannot hold are an error before anything is touched."""
     before = contents(release)
     with pytest.raises(ValueError, match="not JSON compliant"):
-        save_release(release, {"loss": float("nan")}, WEIGHTS, fixed_table(), tiny_definition(), fixed_identity())
+        save_release(
+            release,
+            {"loss": float("nan")},
+            WEIGHTS,
+            fixed_table(),
+            tiny_definition(),
+            fixed_identity(),
+        )
     assert contents(release) == before
     assert list(release.parent.iterdir()) == [release]

@@ -1,9 +1,12 @@
-"""Whole rounds between a coordinator and holders, fixed: the digest of every packet, in the order in which they cross.
+"""Whole rounds between a coordinator and holders, fixed: the digest of every packet, in the order
+in which they cross.
 
-Keys and all that is random come from a hash of who draws it. Linear algebra differs in last bits between processors: of
-packets from the first one with weights on, the vector holds what does not depend on them.
+Keys and all that is random come from a hash of who draws it. Linear algebra differs in last bits
+between processors: of packets from the first one with weights on, the vector holds what does not
+depend on them.
 
-`python -m tests.vectors.test_round` writes the file anew, after a change of the protocol that is meant.
+`python -m tests.vectors.test_round` writes the file anew, after a change of the protocol that is
+meant.
 """
 
 from __future__ import annotations
@@ -28,19 +31,29 @@ from ridgeway.common.protocol.packet import Packet
 from ridgeway.coordinator.round.federation import PrivacySettings
 from ridgeway.coordinator.round.round import run_round
 from tests.support.masked_session import small_neighbourhoods
-from tests.support.simulated_federation import Direct, Parties, found, found_private, no_watch, populate
+from tests.support.simulated_federation import (
+    Direct,
+    Parties,
+    found,
+    found_private,
+    no_watch,
+    populate,
+)
 
 FILE = Path(__file__).with_name("round.json")
 ROUNDS = ("clear", "masked", "neighbours")
 """In the last one members deal and lock as in a large cohort."""
 PRIVATE_ROUNDS = ("columns", "full")
-"""Private rounds by their sums. They are in no vector: the public prior that they need comes from linear algebra."""
+"""Private rounds by their sums. They are in no vector: the public prior that they need comes from
+linear algebra.
+"""
 HOLDERS = {"ada": "law", "ben": "code", "cleo": "medicine"}
 MORE_HOLDERS = {**HOLDERS, "dan": "law", "eve": "code"}
 COORDINATOR = "coordinator"
 FIRST_WITH_WEIGHTS = "evaluate"
 BY_WEIGHTS = ("evaluate", "confirmed", "locked", "open_sum", "deliver", "receipt")
-"""Kinds of packets whose content depends on weights, or holds a signature over something that does."""
+"""Kinds of packets whose content depends on weights, or holds a signature over something that does.
+"""
 
 
 def digest(*parts: bytes | memoryview) -> str:
@@ -52,7 +65,9 @@ def digest(*parts: bytes | memoryview) -> str:
 
 
 class FixedDraws:
-    """Bytes that depend on who draws them, on their number, and on how often the same party drew as many before."""
+    """Bytes that depend on who draws them, on their number, and on how often the same party drew as
+    many before.
+    """
 
     def __init__(self) -> None:
         self.party = COORDINATOR
@@ -85,11 +100,15 @@ class Crossed:
     @property
     def digest(self) -> str:
         """Over every byte that crosses."""
-        return digest(self.packet.header, self.packet.signature.encode(), *self.packet.blobs)
+        return digest(
+            self.packet.header, self.packet.signature.encode(), *self.packet.blobs
+        )
 
     @property
     def portable_digest(self) -> str:
-        """The same on every processor: without what depends on weights, the digest of the request among it."""
+        """The same on every processor: without what depends on weights, the digest of the request
+        among it.
+        """
         if not self.after_weights:
             return self.digest
         header: dict[str, Any] = json.loads(self.packet.header)
@@ -135,7 +154,9 @@ def fixed_randomness(draws: FixedDraws, patch: pytest.MonkeyPatch) -> None:
 def recorded(name: str, folder: Path) -> list[Crossed]:
     """All packets of a round, from the announcement to the last receipt."""
     large = name == "neighbours"
-    dealing: AbstractContextManager[None] = small_neighbourhoods(4, 2) if large else nullcontext()
+    dealing: AbstractContextManager[None] = (
+        small_neighbourhoods(4, 2) if large else nullcontext()
+    )
     with pytest.MonkeyPatch.context() as patch, dealing:
         draws = FixedDraws()
         fixed_randomness(draws, patch)
@@ -164,11 +185,16 @@ def _canonical(value: Any) -> bytes:
 @pytest.mark.parametrize("name", ROUNDS)
 def test_every_packet_of_a_round_is_fixed(name: str, tmp_path: Path) -> None:
     """The same keys, texts and secrets are the same packets, in the same order."""
-    assert portable(recorded(name, tmp_path)) == json.loads(FILE.read_text(encoding="utf-8"))[name]
+    assert (
+        portable(recorded(name, tmp_path))
+        == json.loads(FILE.read_text(encoding="utf-8"))[name]
+    )
 
 
 @pytest.mark.parametrize("name", ROUNDS)
-def test_a_recorded_round_ends_with_a_release_that_all_have(name: str, tmp_path: Path) -> None:
+def test_a_recorded_round_ends_with_a_release_that_all_have(
+    name: str, tmp_path: Path
+) -> None:
     """What is fixed is a round that succeeds: nobody refuses, and everybody has the release."""
     crossed = recorded(name, tmp_path)
     kinds = Counter(each.kind for each in crossed)

@@ -1,6 +1,7 @@
 """Sentence vectors, fixed: the digest of each text's ids and of its vector.
 
-`python -m tests.vectors.test_sentences` writes the file anew, after a change of the computation that is meant.
+`python -m tests.vectors.test_sentences` writes the file anew, after a change of the computation
+that is meant.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ def digests(encoder: UseEncoder) -> dict[str, dict[str, str]]:
 
 
 @pytest.mark.parametrize("native", [True, False])
-def test_vectors_are_those_of_every_machine(sentences: UseEncoder, native: bool) -> None:
+def test_vectors_are_those_of_every_machine(
+    sentences: UseEncoder, native: bool
+) -> None:
     expected = json.loads(FILE.read_bytes())
     if native:
         assert digests(sentences) == expected

@@ -1,4 +1,6 @@
-"""The statistics file, fixed: what version 1 looks like to the byte, and what becomes of a damaged one."""
+"""The statistics file, fixed: what version 1 looks like to the byte, and what becomes of a damaged
+one.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,12 @@ from safetensors.numpy import save
 from ridgeway.common.base.errors import FormatError, InputError
 from ridgeway.common.base.files import canonical_json, sha256
 from ridgeway.common.base.settings import Sampling
-from ridgeway.common.statistics.statistics_file import Prepared, load_prepared, save_prepared, to_bytes
+from ridgeway.common.statistics.statistics_file import (
+    Prepared,
+    load_prepared,
+    save_prepared,
+    to_bytes,
+)
 from ridgeway.common.statistics.sums import Integers, Statistics, single_domain
 from tests.support.making import trapped_pickle
 from tests.support.tiny import tiny_encoder
@@ -39,7 +46,9 @@ FILE = b64decode(
 def fixed() -> Prepared:
     """Three samples of two features, (1, 2), (−3, 4) and (0, −4096), and the constant one."""
     samples = np.array([[1, 2, 1], [-3, 4, 1], [0, -4096, 1]])
-    return Prepared("law", "tiny", FINGERPRINT, Sampling(64, 0), single_domain(samples.T @ samples))
+    return Prepared(
+        "law", "tiny", FINGERPRINT, Sampling(64, 0), single_domain(samples.T @ samples)
+    )
 
 
 def terms(**changes: Any) -> dict[str, Any]:
@@ -86,11 +95,15 @@ def test_the_tiny_encoder_has_its_fingerprint() -> None:
 
 
 def test_the_digest_is_fixed() -> None:
-    """It covers the terms in canonical JSON, the triangle and cross, as little-endian 64-bit integers."""
+    """It covers the terms in canonical JSON, the triangle and cross, as little-endian 64-bit
+    integers.
+    """
     assert fixed().digest == DIGEST
     triangle = np.array([10, -10, -2, 20 + 4096**2, 6 - 4096, 3], dtype="<i8")
     cross = np.array([[-2], [6 - 4096], [3]], dtype="<i8")
-    assert sha256(canonical_json(terms()), triangle.tobytes(), cross.tobytes()) == DIGEST
+    assert (
+        sha256(canonical_json(terms()), triangle.tobytes(), cross.tobytes()) == DIGEST
+    )
 
 
 @pytest.mark.parametrize(
@@ -102,14 +115,21 @@ def test_the_digest_is_fixed() -> None:
         {"sampling": Sampling(63, 0)},
         {"sampling": Sampling(64, 1)},
         {"holdout": 0.05},
-        {"statistics": single_domain(np.array([[10, -10, -2], [-10, 50, 6], [-2, 6, 3]]))},
+        {
+            "statistics": single_domain(
+                np.array([[10, -10, -2], [-10, 50, 6], [-2, 6, 3]])
+            )
+        },
     ],
     ids=lambda other: next(iter(other)),
 )
 def test_whatever_changes_changes_the_digest(other: dict[str, Any]) -> None:
     """Two statistics are the same only if their terms and their sums are."""
     one = fixed()
-    plain = {name: getattr(one, name) for name in ("domain", "encoder_name", "fingerprint", "sampling", "statistics")}
+    plain = {
+        name: getattr(one, name)
+        for name in ("domain", "encoder_name", "fingerprint", "sampling", "statistics")
+    }
     assert Prepared(**{**plain, **other}).digest != DIGEST
 
 
@@ -123,15 +143,26 @@ def test_a_file_of_version_1_can_be_read(path: Path) -> None:
     path.write_bytes(FILE)
     loaded, expected = load_prepared(path), fixed()
     assert loaded.statistics.equals(expected.statistics)
-    assert (loaded.domain, loaded.encoder_name, loaded.fingerprint) == ("law", "tiny", FINGERPRINT)
+    assert (loaded.domain, loaded.encoder_name, loaded.fingerprint) == (
+        "law",
+        "tiny",
+        FINGERPRINT,
+    )
     assert (loaded.sampling, loaded.digest) == (Sampling(64, 0), DIGEST)
 
 
 def test_what_is_saved_is_what_is_loaded(path: Path) -> None:
-    """A file carried by hand loses nothing, whatever the order of the arrays in memory; its owner alone can read it."""
+    """A file carried by hand loses nothing, whatever the order of the arrays in memory; its owner
+    alone can read it.
+    """
     one = fixed()
-    turned = Statistics(np.asfortranarray(one.statistics.gram), np.asfortranarray(one.statistics.cross))
-    save_prepared(Prepared(one.domain, one.encoder_name, one.fingerprint, one.sampling, turned), path)
+    turned = Statistics(
+        np.asfortranarray(one.statistics.gram), np.asfortranarray(one.statistics.cross)
+    )
+    save_prepared(
+        Prepared(one.domain, one.encoder_name, one.fingerprint, one.sampling, turned),
+        path,
+    )
     assert path.read_bytes() == FILE
     assert list(path.parent.iterdir()) == [path]
     assert path.stat().st_mode & 0o777 == 0o600
@@ -144,7 +175,9 @@ def test_what_is_saved_is_what_is_loaded(path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("mask", [0x01, 0x20, 0xFF])
 def test_a_flipped_byte_is_refused_or_means_the_same(path: Path, mask: int) -> None:
-    """No byte of the file can change and give other sums or other terms; the refusal names the file."""
+    """No byte of the file can change and give other sums or other terms; the refusal names the
+    file.
+    """
     refused = 0
     for place in range(len(FILE)):
         flipped = bytearray(FILE)
@@ -177,7 +210,10 @@ def test_a_file_with_more_at_its_end_is_refused(path: Path, more: bytes) -> None
 @pytest.mark.parametrize(
     ("header", "reason"),
     [
-        *((terms(version=each), f"version {each}; .* reads version 1") for each in (0, 2, "1", None)),
+        *(
+            (terms(version=each), f"version {each}; .* reads version 1")
+            for each in (0, 2, "1", None)
+        ),
         (terms(format="ridgeway.parts"), "it is ridgeway.parts, not statistics"),
         (terms(domain="../law"), "invalid domain name"),
         (terms(domain=""), "invalid domain name"),
@@ -189,15 +225,26 @@ def test_a_file_with_more_at_its_end_is_refused(path: Path, more: bytes) -> None
             terms(sampling={"window": 64, "max_tokens": 0, "stride": 1}),
             "a stride of 1 is shorter than the window of 64",
         ),
-        (terms(sampling={"window": 64, "max_tokens": 0, "documents": -1}), "`documents` is no longer supported"),
-        (terms(sampling={"window": 64, "max_tokens": 0, "steps": 1}), "sampling needs `window`"),
+        (
+            terms(sampling={"window": 64, "max_tokens": 0, "documents": -1}),
+            "`documents` is no longer supported",
+        ),
+        (
+            terms(sampling={"window": 64, "max_tokens": 0, "steps": 1}),
+            "sampling needs `window`",
+        ),
         (terms(sampling=[64, 0]), "not a statistics file"),
         (terms(encoder="tiny"), "not a statistics file"),
         (terms(encoder={"name": "tiny"}), "not a statistics file"),
-        (terms(encoder={"name": "tiny+cosines", "fingerprint": FINGERPRINT}), "name or fingerprint is invalid"),
+        (
+            terms(encoder={"name": "tiny+cosines", "fingerprint": FINGERPRINT}),
+            "name or fingerprint is invalid",
+        ),
     ],
 )
-def test_terms_that_cannot_be_are_refused(path: Path, header: dict[str, Any], reason: str) -> None:
+def test_terms_that_cannot_be_are_refused(
+    path: Path, header: dict[str, Any], reason: str
+) -> None:
     """A right digest does not make wrong terms right."""
     triangle, cross = fixed().statistics.packed()
     refuses(path, sealed(header, triangle, cross), reason)
@@ -209,43 +256,77 @@ SUMS: dict[str, tuple[Any, Any, str]] = {
         [[0], [0], [1]],
         "gram has a negative diagonal",
     ),
-    "two domains": ([4, 0, 0, 9, 0, 3], [[0, 0], [0, 0], [1, 2]], "has one domain, not 2"),
+    "two domains": (
+        [4, 0, 0, 9, 0, 3],
+        [[0, 0], [0, 0], [1, 2]],
+        "has one domain, not 2",
+    ),
     "another size": ([4, 0, 0, 9, 0], [[0], [0], [3]], "does not fit"),
     "one feature": ([3], [[3]], "do not match"),
 }
 
 
 @pytest.mark.parametrize("name", SUMS)
-def test_sums_that_no_text_can_have_are_refused_under_a_right_digest(path: Path, name: str) -> None:
-    """A digest is no proof: it says that the file is whole, not that it is true. What else no text can have is in
-    tests/laws/test_statistics_laws.py."""
+def test_sums_that_no_text_can_have_are_refused_under_a_right_digest(
+    path: Path, name: str
+) -> None:
+    """A digest is no proof: it says that the file is whole, not that it is true. What else no text
+    can have is in tests/laws/test_statistics_laws.py.
+    """
     triangle, cross, reason = SUMS[name]
     refuses(path, sealed(terms(), np.array(triangle), np.array(cross)), reason)
 
 
 TRIANGLE, CROSS = fixed().statistics.packed()
 BOTH = {"gram": TRIANGLE, "cross": CROSS}
-NO_HEADERS: tuple[Any, ...] = ([], "text", 7, None, {}, {"format": "ridgeway.statistics"})
+NO_HEADERS: tuple[Any, ...] = (
+    [],
+    "text",
+    7,
+    None,
+    {},
+    {"format": "ridgeway.statistics"},
+)
 MISMADE: dict[str, tuple[bytes, str]] = {
-    **{f"header {each!r}": (written(each, BOTH), "not a statistics file") for each in NO_HEADERS},
-    "a header nested without end": (save(BOTH, metadata={"ridgeway": "[" * 100_000}), ""),
-    "the digest of other sums": (written(terms(digest=DIGEST), BOTH | {"gram": TRIANGLE + 1}), "changed after"),
+    **{
+        f"header {each!r}": (written(each, BOTH), "not a statistics file")
+        for each in NO_HEADERS
+    },
+    "a header nested without end": (
+        save(BOTH, metadata={"ridgeway": "[" * 100_000}),
+        "",
+    ),
+    "the digest of other sums": (
+        written(terms(digest=DIGEST), BOTH | {"gram": TRIANGLE + 1}),
+        "changed after",
+    ),
     **{
         f"sums of {kind}": (
-            written(terms(digest=DIGEST), {name: array.astype(kind) for name, array in BOTH.items()}),
+            written(
+                terms(digest=DIGEST),
+                {name: array.astype(kind) for name, array in BOTH.items()},
+            ),
             "64-bit integers",
         )
         for kind in ("float64", "uint64", "int32")
     },
     "no header": (save(BOTH), "not a statistics file"),
-    "no columns": (written(terms(digest=DIGEST), {"gram": TRIANGLE}), "not a statistics file"),
-    "no products": (written(terms(digest=DIGEST), {"cross": CROSS}), "not a statistics file"),
+    "no columns": (
+        written(terms(digest=DIGEST), {"gram": TRIANGLE}),
+        "not a statistics file",
+    ),
+    "no products": (
+        written(terms(digest=DIGEST), {"cross": CROSS}),
+        "not a statistics file",
+    ),
 }
 
 
 @pytest.mark.parametrize("name", MISMADE)
 def test_safetensors_of_another_make_are_refused(path: Path, name: str) -> None:
-    """JSON of another shape, other sums than the digest's, other numbers, a missing part: damage, not a crash."""
+    """JSON of another shape, other sums than the digest's, other numbers, a missing part: damage,
+    not a crash.
+    """
     refuses(path, *MISMADE[name])
 
 
@@ -271,10 +352,15 @@ def test_a_file_that_is_not_there_is_named(path: Path) -> None:
 @pytest.mark.parametrize("name", ["law", "Law-2.1_b", "право", "x" * 64, "7"])
 def test_a_domain_may_have_a_plain_name(name: str) -> None:
     """Letters of any language, digits, dots, dashes and underscores."""
-    assert Prepared(name, "tiny", FINGERPRINT, Sampling(), fixed().statistics).domain == name
+    assert (
+        Prepared(name, "tiny", FINGERPRINT, Sampling(), fixed().statistics).domain
+        == name
+    )
 
 
-@pytest.mark.parametrize("name", ["", "x" * 65, "a b", "a/b", ".hidden", "-x", "law\n", "a\0b", "..", "ä̈:"])
+@pytest.mark.parametrize(
+    "name", ["", "x" * 65, "a b", "a/b", ".hidden", "-x", "law\n", "a\0b", "..", "ä̈:"]
+)
 def test_a_domain_may_not_have_a_name_that_misleads(name: str) -> None:
     """Names become file names and keys: no paths, no white space, nothing hidden."""
     with pytest.raises(InputError, match="invalid domain name"):

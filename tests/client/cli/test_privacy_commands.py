@@ -1,4 +1,6 @@
-"""What people see of modes and budgets: what they agree to, what the next round costs, what was spent."""
+"""What people see of modes and budgets: what they agree to, what the next round costs, what was
+spent.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,15 @@ from tests.support.corpora_on_disk import ALPHABETS, sentences
 def shop(tmp_path: Path) -> Workshop:
     """A coordinator whose rounds are private, with an invitation."""
     made = workshop(tmp_path)
-    init = "coordinator", "init", "co", "--listen", "127.0.0.1:9443", "--encoder", made.encoder
+    init = (
+        "coordinator",
+        "init",
+        "co",
+        "--listen",
+        "127.0.0.1:9443",
+        "--encoder",
+        made.encoder,
+    )
     assert made.call(*init).code == 0
     make_public_prior(tmp_path, 30)
     invite(made)
@@ -34,22 +44,40 @@ def shop(tmp_path: Path) -> Workshop:
 
 
 def make_public_prior(folder: Path, texts: int) -> None:
-    prior = make_prior(load_encoder(folder / "encoder"), [sentences(name, texts) for name in ALPHABETS])
+    prior = make_prior(
+        load_encoder(folder / "encoder"), [sentences(name, texts) for name in ALPHABETS]
+    )
     write_prior(prior, folder / "co" / PRIOR)
 
 
 def invite(shop: Workshop, mode: str = "private", epsilon: float = 1.0) -> None:
     """An invitation to rounds of a mode."""
     path = shop.folder / "co" / "coordinator.toml"
-    lines = [f'mode = "{mode}"' if line.startswith("mode =") else line for line in path.read_text().splitlines()]
-    lines = [f"epsilon = {epsilon}" if line.startswith("epsilon =") else line for line in lines]
+    lines = [
+        f'mode = "{mode}"' if line.startswith("mode =") else line
+        for line in path.read_text().splitlines()
+    ]
+    lines = [
+        f"epsilon = {epsilon}" if line.startswith("epsilon =") else line
+        for line in lines
+    ]
     path.write_text("\n".join(lines))
     done = shop.call("coordinator", "invite", "co")
     assert done.code == 0, done.stderr
 
 
 def init(shop: Workshop, *more: str | Path, **options: Any) -> Finished:
-    words = "client", "init", "law", "--invite", "co/invite", "--domain", "law", "--corpus", "law.jsonl"
+    words = (
+        "client",
+        "init",
+        "law",
+        "--invite",
+        "co/invite",
+        "--domain",
+        "law",
+        "--corpus",
+        "law.jsonl",
+    )
     return shop.call(*words, "--encoder", shop.encoder, *more, **options)
 
 
@@ -63,37 +91,64 @@ def sentence(done: Finished) -> str:
 # Agreeing
 
 
-def test_a_holder_accepts_private_rounds_and_hears_what_they_mean(shop: Workshop) -> None:
-    """The mode, its sentence, the limits; the shared file of expenses has an absolute path; the prior came along."""
+def test_a_holder_accepts_private_rounds_and_hears_what_they_mean(
+    shop: Workshop,
+) -> None:
+    """The mode, its sentence, the limits; the shared file of expenses has an absolute path; the
+    prior came along.
+    """
     done = init(shop)
     assert done.code == 0, done.stderr
     said = " ".join(done.stderr.split())
     assert f"private rounds {MODE_SENTENCES['private']}" in said
     assert "at most ε 1 per round" in said and "4 in all" in said
     settings = Holder(shop.folder / "law").settings
-    assert (settings.policy.modes, settings.policy.weightings) == (("private",), ("equal",))
-    assert (settings.policy.max_round_epsilon, settings.policy.max_epsilon) == (1.0, 4.0)
+    assert (settings.policy.modes, settings.policy.weightings) == (
+        ("private",),
+        ("equal",),
+    )
+    assert (settings.policy.max_round_epsilon, settings.policy.max_epsilon) == (
+        1.0,
+        4.0,
+    )
     assert settings.spending is not None and Path(settings.spending).is_absolute()
-    assert read_prior(shop.folder / "law" / PRIOR).fingerprint == read_prior(shop.folder / "co" / PRIOR).fingerprint
+    assert (
+        read_prior(shop.folder / "law" / PRIOR).fingerprint
+        == read_prior(shop.folder / "co" / PRIOR).fingerprint
+    )
 
 
 @pytest.mark.parametrize("mode", ["masked", "clear"])
-def test_another_mode_is_refused_until_it_is_accepted(shop: Workshop, mode: str) -> None:
+def test_another_mode_is_refused_until_it_is_accepted(
+    shop: Workshop, mode: str
+) -> None:
     """In one sentence that says what it means and which option accepts it."""
     invite(shop, mode)
     refused = sentence(init(shop))
     meaning = MODE_SENTENCES[mode]  # type: ignore[index]
-    assert f"the invitation is to {mode} rounds ({meaning})" in refused and f"--accept-mode {mode}" in refused
+    assert (
+        f"the invitation is to {mode} rounds ({meaning})" in refused
+        and f"--accept-mode {mode}" in refused
+    )
     assert not (shop.folder / "law").exists()
     done = init(shop, "--accept-mode", mode, "--json")
     assert done.code == 0, done.stderr
-    assert (done.json["mode"], done.json["means"], done.json["accepted"]) == (mode, meaning, [mode])
+    assert (done.json["mode"], done.json["means"], done.json["accepted"]) == (
+        mode,
+        meaning,
+        [mode],
+    )
 
 
-def test_several_modes_can_be_accepted_and_none_that_is_not_there(shop: Workshop) -> None:
+def test_several_modes_can_be_accepted_and_none_that_is_not_there(
+    shop: Workshop,
+) -> None:
     """In whatever order they are given."""
     refused = sentence(init(shop, "--accept-mode", "loud"))
-    assert "there is no mode 'loud' for --accept-mode; there are private, masked, clear" in refused
+    assert (
+        "there is no mode 'loud' for --accept-mode; there are private, masked, clear"
+        in refused
+    )
     assert init(shop, "--accept-mode", "masked", "--accept-mode", "private").code == 0
     assert Holder(shop.folder / "law").settings.policy.modes == ("private", "masked")
 
@@ -114,7 +169,9 @@ def test_limits_that_the_invitation_breaks_or_that_are_none_are_one_sentence(
     assert not (shop.folder / "law").exists()
 
 
-def test_an_invitation_that_costs_more_than_usual_must_be_allowed(shop: Workshop) -> None:
+def test_an_invitation_that_costs_more_than_usual_must_be_allowed(
+    shop: Workshop,
+) -> None:
     """Nobody agrees to an ε of 8 by taking an invitation up."""
     invite(shop, epsilon=8.0)
     assert "have ε 8, and you allow 1 per round" in sentence(init(shop))
@@ -123,7 +180,9 @@ def test_an_invitation_that_costs_more_than_usual_must_be_allowed(shop: Workshop
     assert (policy.max_round_epsilon, policy.max_epsilon) == (8.0, float("inf"))
 
 
-def test_on_a_terminal_the_limits_are_asked_for(shop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_a_terminal_the_limits_are_asked_for(
+    shop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With proposals; what an option says is not asked."""
     asked: list[tuple[str, float]] = []
 
@@ -131,12 +190,20 @@ def test_on_a_terminal_the_limits_are_asked_for(shop: Workshop, monkeypatch: pyt
         asked.append((words, default))
         return 2.5
 
-    monkeypatch.setattr(sys, "stdin", type("Terminal", (), {"isatty": lambda self: True})())
+    monkeypatch.setattr(
+        sys, "stdin", type("Terminal", (), {"isatty": lambda self: True})()
+    )
     monkeypatch.setattr(typer, "prompt", prompt)
     terms = agreed_invitation(shop.folder / "co" / "invite").terms
-    assert init_command._budget(None, 3.0, terms, asks=True) == {"max_round_epsilon": 2.5, "max_epsilon": 3.0}
+    assert init_command._budget(None, 3.0, terms, asks=True) == {
+        "max_round_epsilon": 2.5,
+        "max_epsilon": 3.0,
+    }
     assert [default for _, default in asked] == [1.0]
-    assert init_command._budget(None, None, terms, asks=False) == {"max_round_epsilon": 1.0, "max_epsilon": 4.0}
+    assert init_command._budget(None, None, terms, asks=False) == {
+        "max_round_epsilon": 1.0,
+        "max_epsilon": 4.0,
+    }
     assert len(asked) == 1
 
 
@@ -150,7 +217,9 @@ def test_an_invitation_without_its_prior_is_refused(shop: Workshop) -> None:
 
 
 def test_a_holder_hears_what_a_round_costs_before_there_is_one(shop: Workshop) -> None:
-    """The epoch, documents, what changed, the cost, the mode with its sentence; nothing is paid by that."""
+    """The epoch, documents, what changed, the cost, the mode with its sentence; nothing is paid by
+    that.
+    """
     assert init(shop).code == 0
     done = shop.call("client", "ready", "law")
     assert done.code == 0, done.stderr
@@ -164,24 +233,43 @@ def test_a_holder_hears_what_a_round_costs_before_there_is_one(shop: Workshop) -
     assert (made["mode"], made["documents"], made["changed"]) == ("private", 20, 0)
     assert made["samples"] + made["held_out"] == 20
     cost = made["cost"]
-    assert (cost["epsilon"], cost["spent"], cost["allowed"], cost["warning"]) == (1.0, 0.0, 4.0, "")
+    assert (cost["epsilon"], cost["spent"], cost["allowed"], cost["warning"]) == (
+        1.0,
+        0.0,
+        4.0,
+        "",
+    )
     assert 0.99 < cost["afterwards"] <= 1.0
     status = shop.call("client", "status", "law", "--json").json
     assert (status["privacy"]["spent"], status["privacy"]["outputs"]) == (0.0, [])
     assert status["epoch"] == {"name": made["epoch"], "documents": 20, "used": False}
 
 
-def test_exact_sums_are_said_to_cost_infinity_and_what_two_totals_tell(shop: Workshop) -> None:
-    """After an epoch that is in a total, a second one needs many changes, or the owner's explicit word."""
+def test_exact_sums_are_said_to_cost_infinity_and_what_two_totals_tell(
+    shop: Workshop,
+) -> None:
+    """After an epoch that is in a total, a second one needs many changes, or the owner's explicit
+    word.
+    """
     invite(shop, "masked")
     assert init(shop, "--accept-mode", "masked").code == 0
     first = shop.call("client", "ready", "law")
-    assert first.code == 0 and "exact sums cost ε = ∞" in first.stderr and "comparing" not in first.stderr
+    assert (
+        first.code == 0
+        and "exact sums cost ε = ∞" in first.stderr
+        and "comparing" not in first.stderr
+    )
     holder = Holder(shop.folder / "law")
     epoch = holder.epochs.current()
     assert epoch is not None
-    holder.totals.sign(SignedTotal("statistics", "terms", epoch.name, {"me": epoch.name}), "session", paid=False)
-    holder.account.pay(holder.account.expense(epoch.name, "statistics", "masked", None, epoch.holdout))
+    holder.totals.sign(
+        SignedTotal("statistics", "terms", epoch.name, {"me": epoch.name}),
+        "session",
+        paid=False,
+    )
+    holder.account.pay(
+        holder.account.expense(epoch.name, "statistics", "masked", None, epoch.holdout)
+    )
     refused = sentence(shop.call("client", "ready", "law"))
     assert "0 documents changed since" in refused and "--new-epoch" in refused
     second = shop.call("client", "ready", "law", "--new-epoch")
@@ -192,11 +280,18 @@ def test_exact_sums_are_said_to_cost_infinity_and_what_two_totals_tell(shop: Wor
     assert "ε ∞" in told and "1 exact output" in told
 
 
-def test_join_opens_the_first_epoch_and_no_other(shop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_join_opens_the_first_epoch_and_no_other(
+    shop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """And says so, with what a round will cost; then it runs as ever."""
     runs: list[Path] = []
-    monkeypatch.setattr("ridgeway.client.cli.holder_commands.run", lambda settings, *_: runs.append(settings.folder))
-    monkeypatch.setattr("ridgeway.client.deploy.notices.NoticeWatch._run", lambda self: None)
+    monkeypatch.setattr(
+        "ridgeway.client.cli.holder_commands.run",
+        lambda settings, *_: runs.append(settings.folder),
+    )
+    monkeypatch.setattr(
+        "ridgeway.client.deploy.notices.NoticeWatch._run", lambda self: None
+    )
     assert init(shop).code == 0
     first = shop.call("client", "join", "law")
     assert first.code == 0, first.stderr
@@ -211,7 +306,9 @@ def test_join_opens_the_first_epoch_and_no_other(shop: Workshop, monkeypatch: py
 # Taking new terms up
 
 
-def test_a_new_prior_and_new_terms_are_taken_from_an_invitation_of_the_pinned_key(shop: Workshop) -> None:
+def test_a_new_prior_and_new_terms_are_taken_from_an_invitation_of_the_pinned_key(
+    shop: Workshop,
+) -> None:
     """With what to do next; the same invitation again is nothing new."""
     assert init(shop).code == 0
     make_public_prior(shop.folder, 40)
@@ -224,10 +321,18 @@ def test_a_new_prior_and_new_terms_are_taken_from_an_invitation_of_the_pinned_ke
     assert any("ridgeway client ready" in words for words in done.json["news"])
     invited = json.loads((shop.folder / "law" / "invite.json").read_text())
     assert invited["terms"]["privacy"]["epsilon"] == 0.5
-    assert shop.call("client", "accept", "law", "--invite", "co/invite", "--json").json["news"] == []
+    assert (
+        shop.call("client", "accept", "law", "--invite", "co/invite", "--json").json[
+            "news"
+        ]
+        == []
+    )
 
 
-@pytest.mark.parametrize(("mode", "epsilon", "words"), [("masked", 1.0, "masked rounds: exact"), ("private", 2.0, "ε")])
+@pytest.mark.parametrize(
+    ("mode", "epsilon", "words"),
+    [("masked", 1.0, "masked rounds: exact"), ("private", 2.0, "ε")],
+)
 def test_terms_that_the_holder_has_not_agreed_to_are_not_taken(
     shop: Workshop, mode: str, epsilon: float, words: str
 ) -> None:
@@ -243,7 +348,15 @@ def test_terms_that_the_holder_has_not_agreed_to_are_not_taken(
 def test_an_invitation_of_somebody_else_is_not_taken(shop: Workshop) -> None:
     """However well it is signed."""
     assert init(shop).code == 0
-    words = "coordinator", "init", "other", "--listen", "127.0.0.1:9444", "--encoder", shop.encoder
+    words = (
+        "coordinator",
+        "init",
+        "other",
+        "--listen",
+        "127.0.0.1:9444",
+        "--encoder",
+        shop.encoder,
+    )
     assert shop.call(*words).code == 0
     shutil.copy(shop.folder / "co" / PRIOR, shop.folder / "other" / PRIOR)
     assert shop.call("coordinator", "invite", "other").code == 0
@@ -255,11 +368,18 @@ def test_an_invitation_of_somebody_else_is_not_taken(shop: Workshop) -> None:
 
 
 @pytest.mark.parametrize("wrong", ["epsilon", "prior"])
-def test_what_an_operator_cannot_promise_is_one_sentence(shop: Workshop, wrong: str) -> None:
+def test_what_an_operator_cannot_promise_is_one_sentence(
+    shop: Workshop, wrong: str
+) -> None:
     """An ε of nothing in the settings, or a damaged prior."""
-    settings, prior = shop.folder / "co" / "coordinator.toml", shop.folder / "co" / PRIOR
+    settings, prior = (
+        shop.folder / "co" / "coordinator.toml",
+        shop.folder / "co" / PRIOR,
+    )
     if wrong == "epsilon":
-        settings.write_text(settings.read_text().replace("epsilon = 1.0", "epsilon = 0"))
+        settings.write_text(
+            settings.read_text().replace("epsilon = 1.0", "epsilon = 0")
+        )
     else:
         prior.write_bytes(prior.read_bytes()[:-1])
     done = shop.call("coordinator", "invite", "co")
@@ -270,6 +390,18 @@ def test_words_under_noise_are_one_sentence(tmp_path: Path) -> None:
     """A federation with features of words hears which encoder to take."""
     made = workshop(tmp_path)
     encoder = f"{made.encoder}+words"
-    init_ = made.call("coordinator", "init", "words", "--listen", "127.0.0.1:9443", "--encoder", encoder)
+    init_ = made.call(
+        "coordinator",
+        "init",
+        "words",
+        "--listen",
+        "127.0.0.1:9443",
+        "--encoder",
+        encoder,
+    )
     done = init_ if init_.code else made.call("coordinator", "invite", "words")
-    assert done.code == 2 and "--encoder smollm2" in done.stderr and "Traceback" not in done.stderr
+    assert (
+        done.code == 2
+        and "--encoder smollm2" in done.stderr
+        and "Traceback" not in done.stderr
+    )

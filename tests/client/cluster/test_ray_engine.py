@@ -38,7 +38,9 @@ pytestmark = [  # Ray leaves files and processes to the garbage collector
 
 def pieces(*sizes: int) -> list[Unread]:
     stamps = [Stamp(str(place), size, 0, 0, 0) for place, size in enumerate(sizes)]
-    return [Unread(stamp, CorpusFile(Path(stamp.path), "text", ""), 0) for stamp in stamps]
+    return [
+        Unread(stamp, CorpusFile(Path(stamp.path), "text", ""), 0) for stamp in stamps
+    ]
 
 
 def test_every_gpu_and_every_core_has_a_worker() -> None:
@@ -46,7 +48,9 @@ def test_every_gpu_and_every_core_has_a_worker() -> None:
     nodes = [{"CPU": 16.0, "GPU": 2.0}, {"CPU": 20.0}, {"CPU": 1.0}]
     gpu, cpu = Worker(8, gpu=True), Worker(8, gpu=False)
     assert workers(nodes, 0, gpus=True) == [gpu, gpu, cpu, cpu, Worker(1, gpu=False)]
-    assert workers(nodes[1:], 5, gpus=True) == [Worker(5, gpu=False)] * 4 + [Worker(1, gpu=False)]
+    assert workers(nodes[1:], 5, gpus=True) == [Worker(5, gpu=False)] * 4 + [
+        Worker(1, gpu=False)
+    ]
     assert len(workers(nodes, 1, gpus=False)) == 37
     with pytest.raises(DeviceError, match="no free core"):
         workers([{}], 0, gpus=True)
@@ -58,9 +62,14 @@ def test_tasks_hold_every_piece_once() -> None:
     cpu, gpu = Worker(2, gpu=False), Worker(8, gpu=True)
     made = tasks(todo, [cpu] * 2)
     assert [each for group in made for each in group] == todo
-    assert all(len(group) == 1 or sum(each.stamp.bytes for each in group) <= MAX_TASK_BYTES for group in made)
+    assert all(
+        len(group) == 1 or sum(each.stamp.bytes for each in group) <= MAX_TASK_BYTES
+        for group in made
+    )
     assert len(tasks(todo[:100], [cpu] * 3)) == 25
-    assert len(tasks(todo[:100], [cpu, gpu])) == 1  # starting what reads for a GPU would take longer than the sums
+    assert (
+        len(tasks(todo[:100], [cpu, gpu])) == 1
+    )  # starting what reads for a GPU would take longer than the sums
     assert tasks([], [cpu]) == []
 
 
@@ -77,14 +86,22 @@ def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.slow
-def test_a_lost_machine_and_gpus_of_a_cluster(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the largest machine had begun is summed by others once it is lost; machines with GPUs use them."""
-    monkeypatch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # read when Ray is imported: loopback alone
+def test_a_lost_machine_and_gpus_of_a_cluster(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the largest machine had begun is summed by others once it is lost; machines with GPUs
+    use them.
+    """
+    monkeypatch.setenv(
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0"
+    )  # read when Ray is imported: loopback alone
     cluster_utils = pytest.importorskip("ray.cluster_utils")
     word = f"dir:{tmp_path / 'encoder'}"
     encoder, work = find_encoder(word), job(corpus, holdout=0.1)
     alone = prepare(work, encoder, tmp_path / "alone")
-    machines = cluster_utils.Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    machines = cluster_utils.Cluster(
+        initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False}
+    )
     other = machines.add_node(num_cpus=2, num_gpus=1)
 
     def losing(todo: Sequence[Unread]) -> Iterator[StoredPart | None]:
@@ -99,10 +116,24 @@ def test_a_lost_machine_and_gpus_of_a_cluster(corpus: Path, tmp_path: Path, monk
     try:
         with cluster(machines.address, 1):
             assert gpus_of_cluster()
-            with pytest.raises(CorpusError, match="device cuda is not available"):  # Ray was told of a GPU that is none
-                prepare(work, encoder, tmp_path / "gpus", engine=ray_engine(work, encoder, word, gpus=True, threads=1))
+            with pytest.raises(
+                CorpusError, match="device cuda is not available"
+            ):  # Ray was told of a GPU that is none
+                prepare(
+                    work,
+                    encoder,
+                    tmp_path / "gpus",
+                    engine=ray_engine(work, encoder, word, gpus=True, threads=1),
+                )
             shared = prepare(work, encoder, tmp_path / "shared", engine=losing)
-            assert len(ridgeway.client.cluster.ray_engine._machines(ridgeway.client.cluster.ray_engine._ray())) == 1
+            assert (
+                len(
+                    ridgeway.client.cluster.ray_engine._machines(
+                        ridgeway.client.cluster.ray_engine._ray()
+                    )
+                )
+                == 1
+            )
     finally:
         machines.shutdown()
     assert content(shared) == content(alone)
@@ -117,8 +148,15 @@ def local_cluster() -> Iterator[None]:
 
 def worker_processes() -> list[int]:
     """The processes that run tasks of the cluster that this process has started."""
-    named = {int(path.parent.name): path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline")}
-    tasks = [pid for pid, name in named.items() if name.startswith((b"ray::_summed", b"ray::IDLE"))]
+    named = {
+        int(path.parent.name): path.read_bytes()
+        for path in Path("/proc").glob("[0-9]*/cmdline")
+    }
+    tasks = [
+        pid
+        for pid, name in named.items()
+        if name.startswith((b"ray::_summed", b"ray::IDLE"))
+    ]
     return [pid for pid in tasks if parent(parent(pid)) == os.getpid()]
 
 
@@ -146,11 +184,16 @@ def harmed(engine: Engine) -> Engine:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="processes are found through /proc")
+@pytest.mark.skipif(
+    not Path("/proc/self/cmdline").exists(), reason="processes are found through /proc"
+)
 @pytest.mark.usefixtures("local_cluster")
 def test_a_cluster_gives_the_bytes_of_one_machine(corpus: Path, tmp_path: Path) -> None:
     """Also where workers are killed in the middle, and where a run is stopped and taken up."""
-    assert {node["NodeManagerAddress"] for node in ridgeway.client.cluster.ray_engine._ray().nodes()} == {"127.0.0.1"}
+    assert {
+        node["NodeManagerAddress"]
+        for node in ridgeway.client.cluster.ray_engine._ray().nodes()
+    } == {"127.0.0.1"}
     word = f"dir:{tmp_path / 'encoder'}"
     encoder, work = find_encoder(word), job(corpus, holdout=0.1)
     alone = prepare(work, encoder, tmp_path / "alone")
@@ -160,7 +203,9 @@ def test_a_cluster_gives_the_bytes_of_one_machine(corpus: Path, tmp_path: Path) 
     with pytest.raises(Interrupted):
         prepare(work, encoder, tmp_path / "stopped", Stopper(3).watch, engine=engine)
     kept = len(list((tmp_path / "stopped").rglob("*.part")))
-    watch = replace(Stopper(1 << 30).watch, progress=lambda done, total: seen.append((done, total)))
+    watch = replace(
+        Stopper(1 << 30).watch, progress=lambda done, total: seen.append((done, total))
+    )
     resumed = prepare(work, encoder, tmp_path / "stopped", watch, engine=engine)
     assert kept > 0
     assert 0 < seen[0][0] < seen[-1][0] == seen[-1][1]
@@ -171,8 +216,12 @@ def test_a_cluster_gives_the_bytes_of_one_machine(corpus: Path, tmp_path: Path) 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("local_cluster")
-def test_what_a_machine_of_the_cluster_cannot_do_is_one_sentence(corpus: Path, tmp_path: Path) -> None:
-    """Broken text, another encoder, and files that are not the same everywhere; no traceback of Ray."""
+def test_what_a_machine_of_the_cluster_cannot_do_is_one_sentence(
+    corpus: Path, tmp_path: Path
+) -> None:
+    """Broken text, another encoder, and files that are not the same everywhere; no traceback of
+    Ray.
+    """
     word = f"dir:{tmp_path / 'encoder'}"
     encoder, work = find_encoder(word), job(corpus)
     other = ray_engine(work, tiny_encoder(seed=1), word, gpus=False, threads=1)
@@ -187,9 +236,14 @@ def test_what_a_machine_of_the_cluster_cannot_do_is_one_sentence(corpus: Path, t
     assert "\n" not in str(raised.value)
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1:9", "ray://127.0.0.1:9", "127.0.0.1:port", "127.0.0.1:70000"])
+@pytest.mark.parametrize(
+    "address", ["127.0.0.1:9", "ray://127.0.0.1:9", "127.0.0.1:port", "127.0.0.1:70000"]
+)
 def test_a_cluster_that_does_not_answer_is_one_sentence(address: str) -> None:
     """At once, by somebody who connects before Ray does; and nothing is started instead."""
-    with pytest.raises(DeviceError, match=f"no Ray cluster at {address}") as raised, cluster(address, 1):
+    with (
+        pytest.raises(DeviceError, match=f"no Ray cluster at {address}") as raised,
+        cluster(address, 1),
+    ):
         pass
     assert "\n" not in str(raised.value)

@@ -1,4 +1,6 @@
-"""A holder's copies: none gives a budget back, or puts the data of one epoch into a second total."""
+"""A holder's copies: none gives a budget back, or puts the data of one epoch into a second
+total.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from ridgeway.client.deploy.holder_backup import back_up_holder, charge_restored, restore_holder
+from ridgeway.client.deploy.holder_backup import (
+    back_up_holder,
+    charge_restored,
+    restore_holder,
+)
 from ridgeway.client.evidence import HolderRecord
 from ridgeway.client.ready import open_epoch
 from ridgeway.client.round.answers import answer
@@ -24,7 +30,14 @@ from ridgeway.coordinator.round.federation import PrivacySettings
 from ridgeway.coordinator.round.round import run_round
 from tests.support.commands import Workshop
 from tests.support.faults import make_haste
-from tests.support.simulated_federation import Direct, Parties, found, no_watch, own_texts, populate
+from tests.support.simulated_federation import (
+    Direct,
+    Parties,
+    found,
+    no_watch,
+    own_texts,
+    populate,
+)
 
 HOLDERS = {"code": "code", "law": "law", "medicine": "medicine", "law-2": "law"}
 PUBLIC = [own_texts("public", domain, 30) for domain in ("code", "law", "medicine")]
@@ -33,11 +46,19 @@ OLD = "law"
 
 @pytest.fixture(scope="module")
 def fresh(tmp_path_factory: pytest.TempPathFactory) -> Parties:
-    """A private federation before its first round; each holder keeps what it spent in a file of its own."""
+    """A private federation before its first round; each holder keeps what it spent in a file of its
+    own.
+    """
     with pytest.MonkeyPatch.context() as patch:
         make_haste(patch, once=False)
-        parties = found(tmp_path_factory.mktemp("fresh"), mode="private", privacy=PrivacySettings(epsilon=1.0))
-        write_prior(make_prior(parties.encoder, PUBLIC), parties.federation().folder / PRIOR)
+        parties = found(
+            tmp_path_factory.mktemp("fresh"),
+            mode="private",
+            privacy=PrivacySettings(epsilon=1.0),
+        )
+        write_prior(
+            make_prior(parties.encoder, PUBLIC), parties.federation().folder / PRIOR
+        )
         populate(parties, HOLDERS)
         return parties
 
@@ -88,14 +109,22 @@ def refused(parties: Parties) -> bool:
     """Whether a round leaves the holder out because its folder is an older copy."""
     federation = parties.federation()
     asked = Announce(terms=federation.terms, heard=federation.standing.heard)
-    reply = answer(parties.holder(OLD), seal_packet(asked, federation.identity, round="ab" * 16))
+    reply = answer(
+        parties.holder(OLD), seal_packet(asked, federation.identity, round="ab" * 16)
+    )
     message = open_packet(reply).message
     return isinstance(message, Refusal) and message.code == "older_copy"
 
 
-@pytest.mark.parametrize("spending", [False, True], ids=["the folder alone", "the whole machine"])
-def test_an_older_copy_takes_part_in_nothing(parties: Parties, tmp_path: Path, spending: bool) -> None:
-    """Of the folder, as the file beside it tells; of the whole machine, as an honest coordinator tells."""
+@pytest.mark.parametrize(
+    "spending", [False, True], ids=["the folder alone", "the whole machine"]
+)
+def test_an_older_copy_takes_part_in_nothing(
+    parties: Parties, tmp_path: Path, spending: bool
+) -> None:
+    """Of the folder, as the file beside it tells; of the whole machine, as an honest coordinator
+    tells.
+    """
     before = Machine(parties, tmp_path / "copy", spending=spending)
     round_of(parties)
     assert not refused(parties)
@@ -108,13 +137,23 @@ def test_an_older_copy_takes_part_in_nothing(parties: Parties, tmp_path: Path, s
             parties.ready(OLD)
 
 
-def test_a_copy_between_sums_and_counts_is_noticed(parties: Parties, tmp_path: Path) -> None:
+def test_a_copy_between_sums_and_counts_is_noticed(
+    parties: Parties, tmp_path: Path
+) -> None:
     """Its sums it knows; of its counts the coordinator has got one more."""
     round_of(parties)
     holder = parties.holder(OLD)
     key = holder.identity.public
-    holder.check_record([HeardOutputs(key=key, sums=1, counts=1), HeardOutputs(key="1" * 64, sums=9, counts=9)])
-    for heard in (HeardOutputs(key=key, sums=2, counts=1), HeardOutputs(key=key, sums=1, counts=2)):
+    holder.check_record(
+        [
+            HeardOutputs(key=key, sums=1, counts=1),
+            HeardOutputs(key="1" * 64, sums=9, counts=9),
+        ]
+    )
+    for heard in (
+        HeardOutputs(key=key, sums=2, counts=1),
+        HeardOutputs(key=key, sums=1, counts=2),
+    ):
         with pytest.raises(Refused) as error:
             holder.check_record([heard])
         assert error.value.code == "older_copy"
@@ -123,8 +162,9 @@ def test_a_copy_between_sums_and_counts_is_noticed(parties: Parties, tmp_path: P
 def test_restored_a_folder_is_charged_for_what_may_have_left_and_takes_part_again(
     parties: Parties, tmp_path: Path
 ) -> None:
-    """One round at the least that its owner allows, for each epoch since and for the one that was open; never less
-    than what truly left."""
+    """One round at the least that its owner allows, for each epoch since and for the one that was
+    open; never less than what truly left.
+    """
     before = Machine(parties, tmp_path / "copy")
     round_of(parties)
     next_round(parties)
@@ -136,14 +176,18 @@ def test_restored_a_folder_is_charged_for_what_may_have_left_and_takes_part_agai
     assert len(charged) == 4
     account = parties.holder(OLD).account
     policy = holder.settings.policy
-    assert account.epsilon() == epsilon_of(2 * rho_for(policy.max_round_epsilon, policy.max_delta), policy.max_delta)
+    assert account.epsilon() == epsilon_of(
+        2 * rho_for(policy.max_round_epsilon, policy.max_delta), policy.max_delta
+    )
     assert account.epsilon() >= truly
     assert parties.holder(OLD).epochs.current() is None
     next_round(parties)
     assert {each.name for each in parties.federation().newest.members} == set(HOLDERS)  # type: ignore[union-attr]
 
 
-def test_an_owner_that_names_too_few_epochs_is_still_refused(parties: Parties, tmp_path: Path) -> None:
+def test_an_owner_that_names_too_few_epochs_is_still_refused(
+    parties: Parties, tmp_path: Path
+) -> None:
     """By what the coordinator has got; the right number, said afterwards, ends it."""
     before = Machine(parties, tmp_path / "copy")
     round_of(parties)
@@ -157,7 +201,9 @@ def test_an_owner_that_names_too_few_epochs_is_still_refused(parties: Parties, t
     assert not refused(parties)
 
 
-def test_what_the_file_beside_the_folder_knows_is_not_charged_again(parties: Parties, tmp_path: Path) -> None:
+def test_what_the_file_beside_the_folder_knows_is_not_charged_again(
+    parties: Parties, tmp_path: Path
+) -> None:
     before = Machine(parties, tmp_path / "copy", spending=False)
     round_of(parties)
     spent = parties.holder(OLD).account.epsilon()
@@ -175,7 +221,9 @@ def test_a_budget_that_may_be_spent_is_spent(parties: Parties, tmp_path: Path) -
         open_epoch(parties.holder(OLD), parties.federation().terms)
 
 
-def test_a_backup_brings_the_folder_back_without_its_epoch(parties: Parties, tmp_path: Path) -> None:
+def test_a_backup_brings_the_folder_back_without_its_epoch(
+    parties: Parties, tmp_path: Path
+) -> None:
     """Keys, journal, releases, roster and what was spent."""
     round_of(parties)
     holder = parties.holder(OLD)
@@ -195,19 +243,28 @@ def test_a_backup_brings_the_folder_back_without_its_epoch(parties: Parties, tmp
     next_round(parties)
 
 
-def test_a_new_machine_knows_what_the_corpus_has_cost(parties: Parties, tmp_path: Path) -> None:
+def test_a_new_machine_knows_what_the_corpus_has_cost(
+    parties: Parties, tmp_path: Path
+) -> None:
     """Though the file that folders share was lost with the old one."""
     round_of(parties)
     file, spent = spending(parties), parties.holder(OLD).account.epsilon()
     back_up_holder(parties.holder(OLD), tmp_path / "law.backup")
     shutil.rmtree(parties.homes[OLD])
     file.unlink()
-    assert restore_holder(tmp_path / "law.backup", parties.homes[OLD]).account.epsilon() == spent
+    assert (
+        restore_holder(tmp_path / "law.backup", parties.homes[OLD]).account.epsilon()
+        == spent
+    )
     assert len(file.read_text().splitlines()) == 2
 
 
-def test_a_restore_that_was_cut_off_before_it_charged_takes_part_in_nothing(parties: Parties, tmp_path: Path) -> None:
-    """Also where nobody else knows what has left: no file beside it, and a coordinator that says nothing."""
+def test_a_restore_that_was_cut_off_before_it_charged_takes_part_in_nothing(
+    parties: Parties, tmp_path: Path
+) -> None:
+    """Also where nobody else knows what has left: no file beside it, and a coordinator that says
+    nothing.
+    """
     back_up_holder(parties.holder(OLD), tmp_path / "law.backup")
     round_of(parties)
     spending(parties).unlink()
@@ -227,19 +284,27 @@ def test_a_masked_epoch_after_a_restore_needs_the_owners_word(tmp_path: Path) ->
     parties = found(tmp_path / "parties", mode="masked")
     populate(parties, {"code": "code", "law": "law", "medicine": "medicine"})
     charge_restored(parties.holder(OLD), epochs_since=1)
-    with pytest.raises(InputError, match="documents changed since an epoch that is in an opened total"):
+    with pytest.raises(
+        InputError, match="documents changed since an epoch that is in an opened total"
+    ):
         open_epoch(parties.holder(OLD), parties.federation().terms)
     open_epoch(parties.holder(OLD), parties.federation().terms, new_epoch=True)
 
 
-def test_what_is_no_holders_backup_is_refused_and_leaves_no_folder(parties: Parties, tmp_path: Path) -> None:
+def test_what_is_no_holders_backup_is_refused_and_leaves_no_folder(
+    parties: Parties, tmp_path: Path
+) -> None:
     """A coordinator's, a damaged one, none; nothing is overwritten."""
     create_authority(parties.federation().link, [])
     back_up(parties.federation(), tmp_path / "co.backup")
     back_up_holder(parties.holder(OLD), tmp_path / "law.backup")
-    with pytest.raises(FormatError, match="a coordinator's folder; use `ridgeway coordinator restore`"):
+    with pytest.raises(
+        FormatError, match="a coordinator's folder; use `ridgeway coordinator restore`"
+    ):
         restore_holder(tmp_path / "co.backup", tmp_path / "new")
-    with pytest.raises(FormatError, match="a holder's folder; use `ridgeway client restore`"):
+    with pytest.raises(
+        FormatError, match="a holder's folder; use `ridgeway client restore`"
+    ):
         restore(tmp_path / "law.backup", tmp_path / "new")
     with pytest.raises(InputError, match="no backup is overwritten"):
         back_up_holder(parties.holder(OLD), tmp_path / "law.backup")
@@ -252,7 +317,9 @@ def test_what_is_no_holders_backup_is_refused_and_leaves_no_folder(parties: Part
     assert not (tmp_path / "new").exists()
 
 
-def test_the_commands_say_what_was_charged_and_ask_for_the_number(parties: Parties, tmp_path: Path) -> None:
+def test_the_commands_say_what_was_charged_and_ask_for_the_number(
+    parties: Parties, tmp_path: Path
+) -> None:
     shop, home = Workshop(tmp_path), parties.homes[OLD]
     assert shop.call("client", "backup", home, tmp_path / "law.backup").code == 0
     shutil.rmtree(home)

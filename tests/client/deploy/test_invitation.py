@@ -1,4 +1,6 @@
-"""The invitation as holders take it up, and what an operator hears of a coordinator that is not up."""
+"""The invitation as holders take it up, and what an operator hears of a coordinator that is not
+up.
+"""
 
 from __future__ import annotations
 
@@ -15,19 +17,37 @@ def shop(tmp_path: Path) -> Workshop:
     """Two coordinators, each with an invitation."""
     made = workshop(tmp_path)
     for name, port in (("co", 9443), ("other", 9444)):
-        for words in (("init", name, "--listen", f"127.0.0.1:{port}", "--encoder", made.encoder), ("invite", name)):
+        for words in (
+            ("init", name, "--listen", f"127.0.0.1:{port}", "--encoder", made.encoder),
+            ("invite", name),
+        ):
             done = made.call("coordinator", *words)
             assert done.code == 0, done.stderr
     return made
 
 
 def test_an_invitation_with_another_authority_is_refused(shop: Workshop) -> None:
-    """Whoever exchanges ca.crt on the way could stand in for the coordinator's machine; the signature covers it."""
-    words = ("client", "init", "law", "--invite", "co/invite", "--domain", "law", "--corpus", "law.jsonl")
+    """Whoever exchanges ca.crt on the way could stand in for the coordinator's machine; the
+    signature covers it.
+    """
+    words = (
+        "client",
+        "init",
+        "law",
+        "--invite",
+        "co/invite",
+        "--domain",
+        "law",
+        "--corpus",
+        "law.jsonl",
+    )
     kept = (shop.folder / "co/invite/ca.crt").read_bytes()
     shutil.copy(shop.folder / "other/invite/ca.crt", shop.folder / "co/invite/ca.crt")
     refused = shop.call(*words, "--encoder", shop.encoder)
-    assert refused.code == 2 and "is not the one that the invitation was signed with" in refused.stderr
+    assert (
+        refused.code == 2
+        and "is not the one that the invitation was signed with" in refused.stderr
+    )
     assert not (shop.folder / "law").exists()
     (shop.folder / "co/invite/ca.crt").write_bytes(kept)
     taken = shop.call(*words, "--encoder", shop.encoder)
@@ -35,7 +55,9 @@ def test_an_invitation_with_another_authority_is_refused(shop: Workshop) -> None
     assert (shop.folder / "law/ca.crt").read_bytes() == kept
 
 
-def test_the_status_of_a_coordinator_that_is_down_says_so_by_its_exit_code(shop: Workshop) -> None:
+def test_the_status_of_a_coordinator_that_is_down_says_so_by_its_exit_code(
+    shop: Workshop,
+) -> None:
     """In words and as JSON; and holders cannot be asked, which is another code."""
     for more in ((), ("--json",)):
         assert shop.call("coordinator", "status", "co", *more).code == 1

@@ -1,4 +1,6 @@
-"""What `join` tells its owner: every answer, every refusal with the whole reason, and bundles that were refused."""
+"""What `join` tells its owner: every answer, every refusal with the whole reason, and bundles that
+were refused.
+"""
 
 from __future__ import annotations
 
@@ -36,10 +38,17 @@ def holder(parties: Parties) -> Iterator[Holder]:
 
 def ask(parties: Parties, message: Message, number: int = 0) -> None:
     """As a process of its own would answer."""
-    answer(parties.holder("law"), seal_packet(message, parties.federation().identity, round="cd" * 16, number=number))
+    answer(
+        parties.holder("law"),
+        seal_packet(
+            message, parties.federation().identity, round="cd" * 16, number=number
+        ),
+    )
 
 
-def test_answers_and_refusals_are_told_once_from_now_on(parties: Parties, holder: Holder) -> None:
+def test_answers_and_refusals_are_told_once_from_now_on(
+    parties: Parties, holder: Holder
+) -> None:
     """What happened before it joined is in the journal."""
     ask(parties, Hello())
     told: Told = []
@@ -58,7 +67,9 @@ def test_answers_and_refusals_are_told_once_from_now_on(parties: Parties, holder
     assert told[2][2] == "round 4" and "ridgeway client members" in told[2][3]
 
 
-def test_the_owner_is_told_why_an_epoch_cannot_be_read(parties: Parties, holder: Holder) -> None:
+def test_the_owner_is_told_why_an_epoch_cannot_be_read(
+    parties: Parties, holder: Holder
+) -> None:
     """The file, and what to do, which the coordinator is not told."""
     told: Told = []
     report = JoinReport(holder, lambda *words: told.append(words))
@@ -82,17 +93,23 @@ def test_a_refused_bundle_is_noted_once_however_often_one_joins(holder: Holder) 
         report.tick()
         note("run 7: approved bundle def")
         report.tick()
-    assert [words[:3] for words in told] == [("refused", "bundle", "this machine has not approved the bundle abc")]
+    assert [words[:3] for words in told] == [
+        ("refused", "bundle", "this machine has not approved the bundle abc")
+    ]
     [item] = HolderRecord(holder.folder).sent()
     assert (item.kind, item.bytes, item.reason) == ("refused_bundle", 0, told[0][2])
 
 
-def test_code_that_fails_and_a_disk_that_fills_up_are_told(holder: Holder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_that_fails_and_a_disk_that_fills_up_are_told(
+    holder: Holder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The disk once until there is room again."""
     told: Told = []
     report = JoinReport(holder, lambda *words: told.append(words))
     (holder.folder / "logs").mkdir()
-    note_in(str(holder.folder / "logs" / "bundles.log"))("the approved code failed\nTraceback (most recent call last):")
+    note_in(str(holder.folder / "logs" / "bundles.log"))(
+        "the approved code failed\nTraceback (most recent call last):"
+    )
     report.tick()
     for limit in (1 << 62, 1 << 62, 0, 1 << 62):
         monkeypatch.setattr(join_report, "LOW_DISK_BYTES", limit)

@@ -1,4 +1,6 @@
-"""The SuperNode's waits and its connection: short in a round, Flower's own at rest, never broken without need."""
+"""The SuperNode's waits and its connection: short in a round, Flower's own at rest, never broken
+without need.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,11 @@ from ridgeway.common.deploy.flower_patches import (
     quicken,
     stay_connected,
 )
-from ridgeway.coordinator.deploy.authority import create_authority, renew_authority, renew_server_certificate
+from ridgeway.coordinator.deploy.authority import (
+    create_authority,
+    renew_authority,
+    renew_server_certificate,
+)
 from tests.support.quiet_server import Quiet, serving, tls_of
 
 with warnings.catch_warnings():
@@ -105,7 +111,9 @@ def test_at_rest_it_waits_as_long_as_flower_does(clock: Clock) -> None:
 
 
 def test_after_a_message_pauses_grow_from_short_ones_to_flowers(clock: Clock) -> None:
-    """No wait is longer than a tenth of the time since the last message, or than the least pause."""
+    """No wait is longer than a tenth of the time since the last message, or than the least
+    pause.
+    """
     pace = Pace()
     pace.sleep(REPLY_S)
     replied = clock.now - REPLY_PAUSE_S
@@ -118,7 +126,9 @@ def test_after_a_message_pauses_grow_from_short_ones_to_flowers(clock: Clock) ->
 
 
 def test_the_bell_rings_before_a_reply_is_awaited(tmp_path: Path, clock: Clock) -> None:
-    """Whoever waits at the pipe learns of the task at once; a pipe that nobody has made does no harm."""
+    """Whoever waits at the pipe learns of the task at once; a pipe that nobody has made does no
+    harm.
+    """
     replies = [reply(1), reply(2), reply(3)]
     pushed: list[object] = []
     made = loop(pull=iter([1, 2]).__next__, replies=iter(replies), pushed=pushed)
@@ -135,8 +145,12 @@ def test_the_bell_rings_before_a_reply_is_awaited(tmp_path: Path, clock: Clock) 
         os.close(pipe)
 
 
-def test_a_late_reply_of_a_run_that_was_cut_off_is_not_taken_for_the_reply_at_hand(clock: Clock) -> None:
-    """It is passed on, and the reply to the message at hand is awaited: none stays behind for the message after it."""
+def test_a_late_reply_of_a_run_that_was_cut_off_is_not_taken_for_the_reply_at_hand(
+    clock: Clock,
+) -> None:
+    """It is passed on, and the reply to the message at hand is awaited: none stays behind for the
+    message after it.
+    """
     replies = [reply(9), reply(1), reply(9), reply(9), reply(2)]
     pushed: list[object] = []
     left: list[int] = []
@@ -180,7 +194,9 @@ def test_the_installed_flower_is_the_known_one(monkeypatch: pytest.MonkeyPatch) 
 
 
 class SuperLink(Quiet):
-    """Answers as Flower's does to one SuperNode, which is connected from its activation to its deactivation."""
+    """Answers as Flower's does to one SuperNode, which is connected from its activation to its
+    deactivation.
+    """
 
     online: ClassVar[list[int]] = []
 
@@ -208,13 +224,17 @@ def superlink(tmp_path: Path) -> Iterator[tuple[ssl.SSLContext, int]]:
 
 def joined(folder: Path, port: int, held: int | None = None) -> Any:
     client = lasting(FleetHttpClient, folder / "ca.crt", held)
-    return client.from_server_address(f"127.0.0.1:{port}", False, (folder / "ca.crt").read_bytes(), [])
+    return client.from_server_address(
+        f"127.0.0.1:{port}", False, (folder / "ca.crt").read_bytes(), []
+    )
 
 
 def test_a_renewed_authority_holds_from_the_next_request_on(
     tmp_path: Path, superlink: tuple[ssl.SSLContext, int]
 ) -> None:
-    """One client, no restart; a file that is no certificate changes nothing, and the old authority holds no longer."""
+    """One client, no restart; a file that is no certificate changes nothing, and the old authority
+    holds no longer.
+    """
     context, port = superlink
     with joined(tmp_path, port) as client:
         assert client.ActivateNode(ActivateNodeRequest()).node_id == 7
@@ -233,12 +253,17 @@ def test_a_renewed_authority_holds_from_the_next_request_on(
 def test_a_connection_left_without_goodbye_is_taken_back_by_its_owner_alone(
     tmp_path: Path, superlink: tuple[ssl.SSLContext, int]
 ) -> None:
-    """A SuperNode that died is back at once; one whose starter has seen no other end is refused as before."""
+    """A SuperNode that died is back at once; one whose starter has seen no other end is refused as
+    before.
+    """
     _, port = superlink
     for held in (None, 7):
         with joined(tmp_path, port, held) as client:
             assert client.ActivateNode(ActivateNodeRequest()).node_id == 7
-    with joined(tmp_path, port) as client, pytest.raises(httpx.HTTPStatusError, match="412"):
+    with (
+        joined(tmp_path, port) as client,
+        pytest.raises(httpx.HTTPStatusError, match="412"),
+    ):
         client.ActivateNode(ActivateNodeRequest())
     assert SuperLink.online == [7]
 
@@ -273,7 +298,9 @@ class Redirecting(Quiet):
 def test_a_redirect_is_not_followed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int, renewed: bool
 ) -> None:
-    """Neither by the client that Flower made, nor by that of a renewed authority, nor where notices are fetched."""
+    """Neither by the client that Flower made, nor by that of a renewed authority, nor where notices
+    are fetched.
+    """
     create_authority(tmp_path, [])
     context = tls_of(tmp_path)
     monkeypatch.setattr(Inside, "asked", [])
@@ -297,13 +324,23 @@ def test_a_redirect_is_not_followed(
     assert Inside.asked == []
 
 
-def test_whoever_falls_silent_is_missed_after_two_short_heartbeats(tmp_path: Path) -> None:
+def test_whoever_falls_silent_is_missed_after_two_short_heartbeats(
+    tmp_path: Path,
+) -> None:
     connection, heartbeat = (
-        SimpleNamespace(HEARTBEAT_DEFAULT_INTERVAL=30, FleetHttpClient=FleetHttpClient) for _ in range(2)
+        SimpleNamespace(HEARTBEAT_DEFAULT_INTERVAL=30, FleetHttpClient=FleetHttpClient)
+        for _ in range(2)
     )
     stay_connected(connection, heartbeat, tmp_path, None)  # type: ignore[arg-type]
-    assert connection.HEARTBEAT_DEFAULT_INTERVAL == heartbeat.HEARTBEAT_DEFAULT_INTERVAL == HEARTBEAT_S
+    assert (
+        connection.HEARTBEAT_DEFAULT_INTERVAL
+        == heartbeat.HEARTBEAT_DEFAULT_INTERVAL
+        == HEARTBEAT_S
+    )
     real: Any = importlib.import_module("flwr.supernode.fleet_http_connection")
-    assert real.FleetHttpClient is FleetHttpClient and real.HEARTBEAT_DEFAULT_INTERVAL > HEARTBEAT_S
+    assert (
+        real.FleetHttpClient is FleetHttpClient
+        and real.HEARTBEAT_DEFAULT_INTERVAL > HEARTBEAT_S
+    )
     with pytest.raises(OtherFlower, match=f"tried with flwr {TRIED}"):
         stay_connected(connection, SimpleNamespace(), tmp_path, None)  # type: ignore[arg-type]

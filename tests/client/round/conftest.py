@@ -1,4 +1,6 @@
-"""Masked sessions that were played up to some step, for the tests of a holder against a hostile coordinator."""
+"""Masked sessions that were played up to some step, for the tests of a holder against a hostile
+coordinator.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ def stages(all_stages: Stages, dealing: str) -> Stages:
 
 
 @pytest.fixture
-def at(stages: Stages, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Hostile]:
+def at(
+    stages: Stages, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Hostile]:
     """A session right before a step; the test has it to itself."""
     make_haste(monkeypatch)
     return lambda step, lot="statistics": stages.at(step, tmp_path / "parties", lot)

@@ -59,7 +59,10 @@ def test_what_was_put_in_is_read_back(store: EpochStore) -> None:
     assert current == epoch(1)
     sums, held_out = store.document_sums(current), store.held_out(current)
     assert (sums.mode, sums.column.tolist()) == ("columns", SUMS.column.tolist())
-    assert (held_out.ids.tolist(), held_out.lengths.tolist()) == (HELD_OUT.ids.tolist(), [2, 3])
+    assert (held_out.ids.tolist(), held_out.lengths.tolist()) == (
+        HELD_OUT.ids.tolist(),
+        [2, 3],
+    )
     found = store.digests_of(current.name)
     assert found is not None and found.tolist() == DIGESTS.tolist()
     assert store.digests_of(epoch(2).name) is None
@@ -70,16 +73,25 @@ def test_what_was_put_in_is_read_back(store: EpochStore) -> None:
 def test_the_epoch_opened_last_is_the_current_one_and_those_before_the_last_two_are_gone(
     store: EpochStore, tmp_path: Path
 ) -> None:
-    """An answer under way may be reading the one before. The journal keeps that the others were there."""
+    """An answer under way may be reading the one before. The journal keeps that the others were
+    there.
+    """
     for number in (1, 2, 3):
         store.open(epoch(number), DATA, ())
     assert store.current() == epoch(3)
-    assert {path.name for path in (tmp_path / "epochs").iterdir()} == {epoch(2).name, epoch(3).name}
+    assert {path.name for path in (tmp_path / "epochs").iterdir()} == {
+        epoch(2).name,
+        epoch(3).name,
+    }
     opened = Journal(tmp_path / "journal.db").entries(OPENED_EPOCH)
-    assert [entry.facts["epoch"] for entry in opened] == [epoch(number).name for number in (1, 2, 3)]
+    assert [entry.facts["epoch"] for entry in opened] == [
+        epoch(number).name for number in (1, 2, 3)
+    ]
 
 
-def test_an_epoch_that_could_not_be_filled_is_none(store: EpochStore, tmp_path: Path) -> None:
+def test_an_epoch_that_could_not_be_filled_is_none(
+    store: EpochStore, tmp_path: Path
+) -> None:
     """The one before stays, whole."""
     store.open(epoch(1), DATA, ())
 
@@ -94,7 +106,11 @@ def test_an_epoch_that_could_not_be_filled_is_none(store: EpochStore, tmp_path: 
     assert store.document_sums(epoch(1)).column.tolist() == SUMS.column.tolist()
 
 
-@pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_bytes(b"{")], ids=["missing", "damaged"])
+@pytest.mark.parametrize(
+    "damage",
+    [Path.unlink, lambda path: path.write_bytes(b"{")],
+    ids=["missing", "damaged"],
+)
 @pytest.mark.parametrize("name", [EPOCH, _DOCUMENTS])
 def test_a_damaged_epoch_is_one_sentence_that_says_what_to_do(
     store: EpochStore, tmp_path: Path, damage: Callable[[Path], None], name: str
@@ -102,7 +118,9 @@ def test_a_damaged_epoch_is_one_sentence_that_says_what_to_do(
     """It is never taken for none, nor for another."""
     store.open(epoch(1), DATA, ())
     damage(tmp_path / "epochs" / epoch(1).name / name)
-    with pytest.raises(FormatError, match="open a new epoch with `ridgeway client ready`"):
+    with pytest.raises(
+        FormatError, match="open a new epoch with `ridgeway client ready`"
+    ):
         current = store.current()
         assert current is not None
         store.document_sums(current)
@@ -120,7 +138,9 @@ def test_a_noisy_vector_is_kept_with_what_it_was_made_for(store: EpochStore) -> 
 
 
 def test_whatever_changes_the_sums_needs_another_epoch_and_nothing_else_does() -> None:
-    """The encoder, how text is sampled, what bounds documents; not how much noise there is, nor the mode's name."""
+    """The encoder, how text is sampled, what bounds documents; not how much noise there is, nor the
+    mode's name.
+    """
 
     def changed(**changes: object) -> str:
         return sums_id(TERMS.model_copy(update=changes))

@@ -1,4 +1,6 @@
-"""A holder's folder: settings that read back as they were written, sums that are weighted, and what is refused."""
+"""A holder's folder: settings that read back as they were written, sums that are weighted, and what
+is refused.
+"""
 
 from __future__ import annotations
 
@@ -29,11 +31,15 @@ policies = st.builds(
     Policy,
     coordinator=digests,
     encoders=st.lists(digests, min_size=1, max_size=3).map(tuple),
-    modes=st.lists(st.sampled_from(("private", "masked", "clear")), min_size=1, unique=True).map(tuple),
+    modes=st.lists(
+        st.sampled_from(("private", "masked", "clear")), min_size=1, unique=True
+    ).map(tuple),
     max_round_epsilon=budgets,
     max_epsilon=budgets,
     weightings=st.lists(st.sampled_from(("equal", "tokens")), max_size=2).map(tuple),
-    sampling=st.builds(Sampling, window=st.integers(1, 1 << 16), max_tokens=st.integers(0, 1 << 40)),
+    sampling=st.builds(
+        Sampling, window=st.integers(1, 1 << 16), max_tokens=st.integers(0, 1 << 40)
+    ),
     min_cohort=st.integers(1, 1 << 20),
 )
 
@@ -92,12 +98,24 @@ def edit(parties: Parties, old: str, new: str) -> Path:
         ("threads = 1", 'threads = "1"', "threads: input should be a valid integer"),
         ("holdout = 0.25", "holdout = nan", "holdout: input should be a finite number"),
         ("min_cohort = 2", "", None),
-        ("text_field", 'statistics = "law.stats"\ntext_field', "statistics: unknown setting"),
+        (
+            "text_field",
+            'statistics = "law.stats"\ntext_field',
+            "statistics: unknown setting",
+        ),
         ("corpus = [", "corpus = [] #", "corpus: "),
         ('domain = "law"', "", "domain: missing"),
-        ('domain = "law"', 'domain = "two words"', "domain: a name has at most 64 letters"),
+        (
+            'domain = "law"',
+            'domain = "two words"',
+            "domain: a name has at most 64 letters",
+        ),
         ('domain = "law"', 'domain = "law', "is not valid TOML"),
-        ('weightings = ["equal"]', 'weightings = ["loud"]', "policy.weightings.0: input should be 'equal' or 'tokens'"),
+        (
+            'weightings = ["equal"]',
+            'weightings = ["loud"]',
+            "policy.weightings.0: input should be 'equal' or 'tokens'",
+        ),
     ],
 )
 def test_a_mistake_in_the_settings_is_one_sentence_that_names_it(
@@ -115,30 +133,42 @@ def test_a_mistake_in_the_settings_is_one_sentence_that_names_it(
     assert "\n" not in str(error.value)
 
 
-def test_a_folder_is_for_its_owner_alone_and_never_made_over_another(parties: Parties, tmp_path: Path) -> None:
+def test_a_folder_is_for_its_owner_alone_and_never_made_over_another(
+    parties: Parties, tmp_path: Path
+) -> None:
     """Nor are its keys, or anything of an epoch: sums, token ids of held-out documents, digests."""
     home = parties.homes["law"]
     key = (home / "identity.key").read_bytes()
     with pytest.raises(InputError, match="already exists and is not empty"):
         create_holder(home, parties.holder("law").settings)
     assert (home / "identity.key").read_bytes() == key
-    assert stat.S_IMODE(home.stat().st_mode) == stat.S_IMODE((home / "epochs").stat().st_mode) == 0o700
+    assert (
+        stat.S_IMODE(home.stat().st_mode)
+        == stat.S_IMODE((home / "epochs").stat().st_mode)
+        == 0o700
+    )
     [epoch] = (home / "epochs").iterdir()
     for private in (home / "identity.key", home / "node.key", *epoch.iterdir()):
         assert stat.S_IMODE(private.stat().st_mode) == 0o600
-    with pytest.raises(InputError, match=r"client\.toml not found; create it with `init`"):
+    with pytest.raises(
+        InputError, match=r"client\.toml not found; create it with `init`"
+    ):
         Holder(tmp_path)
 
 
 # The data that stands ready
 
 
-def test_a_round_reads_the_epoch_and_never_the_corpus(parties: Parties, terms: Terms) -> None:
+def test_a_round_reads_the_epoch_and_never_the_corpus(
+    parties: Parties, terms: Terms
+) -> None:
     """A corpus that changes, or is gone, changes nothing until its owner opens another epoch."""
     holder = parties.holder("law")
     epoch = holder.epoch(terms)
     before = holder.epochs.statistics(epoch)
-    corpus = write_jsonl(parties.folder / "corpora" / "law.jsonl", own_texts("new", "law", 20))
+    corpus = write_jsonl(
+        parties.folder / "corpora" / "law.jsonl", own_texts("new", "law", 20)
+    )
     again = parties.holder("law")
     assert again.epoch(terms) == epoch
     assert again.epochs.statistics(epoch).content == before.content
@@ -146,11 +176,18 @@ def test_a_round_reads_the_epoch_and_never_the_corpus(parties: Parties, terms: T
     assert changed.epoch(terms).name != epoch.name
     assert changed.epochs.statistics(changed.epoch(terms)).content != before.content
     corpus.unlink()
-    assert parties.holder("law").epochs.statistics(changed.epoch(terms)).statistics.mass > 0
+    assert (
+        parties.holder("law").epochs.statistics(changed.epoch(terms)).statistics.mass
+        > 0
+    )
 
 
-def test_an_epoch_under_other_terms_does_not_fit(parties: Parties, terms: Terms) -> None:
-    """What stands ready for one window is not sent for another; without an epoch there is nothing."""
+def test_an_epoch_under_other_terms_does_not_fit(
+    parties: Parties, terms: Terms
+) -> None:
+    """What stands ready for one window is not sent for another; without an epoch there is
+    nothing.
+    """
     holder = parties.holder("law")
     other = terms.model_copy(update={"sampling": Sampling(4)})
     with pytest.raises(Refused) as refused:
@@ -162,12 +199,16 @@ def test_an_epoch_under_other_terms_does_not_fit(parties: Parties, terms: Terms)
     assert refused.value.code == "no_epoch"
 
 
-def test_sums_are_weighted_to_the_share_of_the_cohort(parties: Parties, terms: Terms) -> None:
+def test_sums_are_weighted_to_the_share_of_the_cohort(
+    parties: Parties, terms: Terms
+) -> None:
     """All of the mass for the only holder of a domain, half of it beside another."""
     holder = parties.holder("law")
     own, epoch = holder.identity.public, holder.epoch(terms)
     raw = holder.epochs.statistics(epoch).statistics
-    alone, beside = (form_cohort(terms, {own: "law", "f" * 64: domain}) for domain in ("code", "law"))
+    alone, beside = (
+        form_cohort(terms, {own: "law", "f" * 64: domain}) for domain in ("code", "law")
+    )
     assert holder.exact_sums(epoch, alone).equals(raw.weighted(EQUAL_MASS))
     assert holder.exact_sums(epoch, beside).equals(raw.weighted(EQUAL_MASS // 2))
 
@@ -177,16 +218,24 @@ def test_a_folder_of_version_0_2_is_refused_in_a_sentence(parties: Parties) -> N
     holder = parties.holder("law")
     holder.journal.append((OPENED_EPOCH, {"epoch": "ab" * 32, "sums": "cd" * 32}))
     with pytest.raises(
-        JournalError, match=r"was written by Ridgeway 0\.2; make a new folder with `ridgeway client init`"
+        JournalError,
+        match=r"was written by Ridgeway 0\.2; make a new folder with `ridgeway client init`",
     ):
         _ = holder.account
 
 
-def test_a_name_of_an_epoch_tells_nothing_of_its_data(parties: Parties, terms: Terms) -> None:
-    """Two holders of the very same text name it differently, and one that opens it again names it anew."""
+def test_a_name_of_an_epoch_tells_nothing_of_its_data(
+    parties: Parties, terms: Terms
+) -> None:
+    """Two holders of the very same text name it differently, and one that opens it again names it
+    anew.
+    """
     parties.settle("twin", "law", own_texts("law", "law", 20))
     names = {parties.holder(name).epoch(terms).name for name in ("law", "twin")}
     names.add(parties.ready("law").epoch(terms).name)
     assert len(names) == 3
     twin, law = (parties.holder(name) for name in ("twin", "law"))
-    assert twin.epochs.statistics(twin.epoch(terms)).content == law.epochs.statistics(law.epoch(terms)).content
+    assert (
+        twin.epochs.statistics(twin.epoch(terms)).content
+        == law.epochs.statistics(law.epoch(terms)).content
+    )

@@ -1,6 +1,8 @@
-"""A hostile coordinator in a large cohort: shares lie with a few members of each one's choice, and sums are locked.
+"""A hostile coordinator in a large cohort: shares lie with a few members of each one's choice, and
+sums are locked.
 
-What makes a cohort large is patched here, so that five holders are one: each deals to three others, two of whom open.
+What makes a cohort large is patched here, so that five holders are one: each deals to three others,
+two of whom open.
 """
 
 from __future__ import annotations
@@ -14,7 +16,15 @@ import pytest
 from ridgeway.client.round.totals import SIGNED
 from ridgeway.common.base.errors import RoundFailed
 from ridgeway.common.masking.shares import pack_by_place, unpack_by_place
-from ridgeway.common.protocol.messages import ENVELOPE_BYTES, ConfirmSum, Locked, Message, OpenSum, Seal, SealedSums
+from ridgeway.common.protocol.messages import (
+    ENVELOPE_BYTES,
+    ConfirmSum,
+    Locked,
+    Message,
+    OpenSum,
+    Seal,
+    SealedSums,
+)
 from ridgeway.common.protocol.packet import Packet, open_packet
 from tests.support.faults import make_haste
 from tests.support.hostile import (
@@ -44,7 +54,9 @@ def large(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture
-def coordinator(all_stages: Stages, large: None, tmp_path: Path, request: pytest.FixtureRequest) -> Hostile:
+def coordinator(
+    all_stages: Stages, large: None, tmp_path: Path, request: pytest.FixtureRequest
+) -> Hostile:
     """Right before the step that the test names."""
     return all_stages.at(request.param, tmp_path / "parties")
 
@@ -58,18 +70,24 @@ def total_of(coordinator: Hostile, names: list[str]) -> list[int]:
 
 
 @before(SHARE)
-def test_members_deal_to_a_few_of_their_own_choice_and_the_sum_opens(coordinator: Hostile) -> None:
+def test_members_deal_to_a_few_of_their_own_choice_and_the_sum_opens(
+    coordinator: Hostile,
+) -> None:
     """Each to three others, not all to the same, and the total is the plain sum."""
     coordinator.share()
     dealt = {name: set(coordinator.dealt(name)) for name in ALL}
-    assert all(len(to) == 3 and coordinator.place(name) not in to for name, to in dealt.items())
+    assert all(
+        len(to) == 3 and coordinator.place(name) not in to for name, to in dealt.items()
+    )
     coordinator.seal()
     assert coordinator.finish("statistics").tolist() == total_of(coordinator, ALL)
 
 
 @before(LOCK)
 def test_nothing_is_revealed_before_the_sum_is_locked(coordinator: Hostile) -> None:
-    """Neither by a member that has not locked it, nor with one lock too few, nor with locks of something else."""
+    """Neither by a member that has not locked it, nor with one lock too few, nor with locks of
+    something else.
+    """
     signatures = coordinator.signatures
     unlocked = coordinator.open_request("statistics", ALL, signatures)
     assert coordinator.refusal(VICTIM, unlocked) == "not_locked"
@@ -85,7 +103,9 @@ def test_nothing_is_revealed_before_the_sum_is_locked(coordinator: Hostile) -> N
     nothing_revealed(coordinator)
     four = dict(list(locks.items())[:4])
     assert (
-        coordinator.ask(VICTIM, coordinator.open_request("statistics", ALL, signatures, four)).message.kind
+        coordinator.ask(
+            VICTIM, coordinator.open_request("statistics", ALL, signatures, four)
+        ).message.kind
         == "revealed"
     )
 
@@ -98,25 +118,46 @@ def test_who_has_locked_a_sum_signs_and_locks_no_other(coordinator: Hostile) -> 
     first = coordinator.ask(VICTIM, lock)
     assert isinstance(first.message, Locked)
     assert coordinator.ask(VICTIM, lock).message == first.message
-    assert coordinator.refusal(VICTIM, coordinator.confirm_request("statistics", FEWER)) == "already_answered"
-    assert coordinator.refusal(VICTIM, coordinator.lock_request("statistics", FEWER)) == "two_survivor_sets"
+    assert (
+        coordinator.refusal(VICTIM, coordinator.confirm_request("statistics", FEWER))
+        == "already_answered"
+    )
+    assert (
+        coordinator.refusal(VICTIM, coordinator.lock_request("statistics", FEWER))
+        == "two_survivor_sets"
+    )
 
 
 @before(CONFIRM)
-def test_a_sum_is_locked_only_if_it_is_the_one_signed_last(coordinator: Hostile) -> None:
+def test_a_sum_is_locked_only_if_it_is_the_one_signed_last(
+    coordinator: Hostile,
+) -> None:
     """Who has signed a smaller one has given the larger up."""
-    assert coordinator.refusal(VICTIM, coordinator.lock_request("statistics", ALL)) == "two_survivor_sets"
+    assert (
+        coordinator.refusal(VICTIM, coordinator.lock_request("statistics", ALL))
+        == "two_survivor_sets"
+    )
     coordinator.confirm("statistics", [VICTIM], ALL)
     coordinator.confirm("statistics", [VICTIM], FEWER)
-    assert coordinator.refusal(VICTIM, coordinator.lock_request("statistics", ALL)) == "two_survivor_sets"
-    assert isinstance(coordinator.ask(VICTIM, coordinator.lock_request("statistics", FEWER)).message, Locked)
+    assert (
+        coordinator.refusal(VICTIM, coordinator.lock_request("statistics", ALL))
+        == "two_survivor_sets"
+    )
+    assert isinstance(
+        coordinator.ask(VICTIM, coordinator.lock_request("statistics", FEWER)).message,
+        Locked,
+    )
 
 
 @before(LOCK)
-def test_shares_of_a_member_that_has_not_signed_stay_where_they_are(coordinator: Hostile) -> None:
+def test_shares_of_a_member_that_has_not_signed_stay_where_they_are(
+    coordinator: Hostile,
+) -> None:
     """Each holder looks for the signatures of those whose shares it holds; a lock is one, too."""
     locks, own = coordinator.lock("statistics", ALL), coordinator.place(VICTIM)
-    dealers = [coordinator.place(name) for name in ALL if own in coordinator.dealt(name)]
+    dealers = [
+        coordinator.place(name) for name in ALL if own in coordinator.dealt(name)
+    ]
     for missing in dealers:
         signatures, others = (
             {place: each for place, each in signed.items() if place != missing}
@@ -128,9 +169,16 @@ def test_shares_of_a_member_that_has_not_signed_stay_where_they_are(coordinator:
 
 
 @before(SEAL)
-def test_envelopes_of_others_than_those_who_shared_are_refused(coordinator: Hostile) -> None:
+def test_envelopes_of_others_than_those_who_shared_are_refused(
+    coordinator: Hostile,
+) -> None:
     """Moved to another sender's place, changed, or from nobody at all."""
-    receiver = next(name for name in ALL for sender in ALL if coordinator.place(name) in coordinator.dealt(sender))
+    receiver = next(
+        name
+        for name in ALL
+        for sender in ALL
+        if coordinator.place(name) in coordinator.dealt(sender)
+    )
     sent = unpack_by_place(coordinator.post(receiver), ENVELOPE_BYTES)
     own = coordinator.place(receiver)
     place, envelope = next(iter(sent.items()))
@@ -141,7 +189,9 @@ def test_envelopes_of_others_than_those_who_shared_are_refused(coordinator: Host
         {**sent, place: envelope[::-1]},
         *({**sent, other: envelope} for other in others),
     ):
-        answer = coordinator.ask(receiver, coordinator.hold_request(Seal), (pack_by_place(bad),))
+        answer = coordinator.ask(
+            receiver, coordinator.hold_request(Seal), (pack_by_place(bad),)
+        )
         assert code_of(answer) == "bad_envelope"
     assert coordinator.gave(SealedSums) == []
 
@@ -154,7 +204,8 @@ def test_a_withheld_envelope_leaves_masks_on_the_sum(coordinator: Hostile) -> No
         (one, other)
         for one in ALL
         for other in ALL
-        if coordinator.place(other) in places[one] and coordinator.place(one) not in places[other]
+        if coordinator.place(other) in places[one]
+        and coordinator.place(one) not in places[other]
     )
     coordinator.seal([name for name in ALL if name != victim])
     post = coordinator.post(victim, [name for name in ALL if name != dealer])
@@ -162,20 +213,29 @@ def test_a_withheld_envelope_leaves_masks_on_the_sum(coordinator: Hostile) -> No
     coordinator.sealed["statistics"][victim] = sealed.blobs[0]
     givers = [name for name in ALL if name != victim]
     signatures = coordinator.confirm("statistics", ALL)
-    opened = coordinator.total("statistics", ALL, coordinator.open("statistics", givers, ALL, signatures))
+    opened = coordinator.total(
+        "statistics", ALL, coordinator.open("statistics", givers, ALL, signatures)
+    )
     assert opened.tolist() != total_of(coordinator, ALL)
 
 
 @before(LOCK)
-def test_a_locked_sum_is_remembered_as_one_that_may_be_open(coordinator: Hostile) -> None:
-    """A member that is never asked for its shares keeps it in mind, and signs no other with the same data."""
+def test_a_locked_sum_is_remembered_as_one_that_may_be_open(
+    coordinator: Hostile,
+) -> None:
+    """A member that is never asked for its shares keeps it in mind, and signs no other with the
+    same data.
+    """
     coordinator.lock("statistics", ALL)
     [signed] = coordinator.parties.holder(VICTIM).journal.entries(SIGNED)
     assert set(signed.facts["members"]) == {coordinator.key_of[name] for name in ALL}
     later = Hostile(coordinator.parties, FEWER, "ef" * 16)
     later.begin()
     later.seal()
-    assert later.refusal(VICTIM, later.confirm_request("statistics", FEWER)) == "epoch_used"
+    assert (
+        later.refusal(VICTIM, later.confirm_request("statistics", FEWER))
+        == "epoch_used"
+    )
 
 
 # The honest coordinator
@@ -201,7 +261,209 @@ class Watched(Direct):
         (ConfirmSum, "too many members dropped out: too few shares are left of", 0),
         (
             OpenSum,
-            "could not be opened: 3 shares are too few; 4 are needed. Members dropped out after they had locked it",
+            (
+                "could not be opened: 3 shares are too few; 4 are needed. Members dropped "
+                "out after they had locked "
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                ""
+                "it"
+            ),
             4,
         ),
     ],
@@ -214,7 +476,9 @@ def test_too_many_that_fall_away_end_the_round_in_words_and_it_can_be_run_again(
     words: str,
     revealed: int,
 ) -> None:
-    """The coordinator knows who holds whose shares, and sees before it opens anything that they do not suffice."""
+    """The coordinator knows who holds whose shares, and sees before it opens anything that they do
+    not suffice.
+    """
     parties = all_stages.parties.copy(tmp_path / "parties")
 
     class Falling(Watched):
@@ -231,6 +495,8 @@ def test_too_many_that_fall_away_end_the_round_in_words_and_it_can_be_run_again(
             round_of(parties, transport)
         assert transport.kinds["revealed"] == revealed
         assert transport.kinds["locked"] == (len(ALL) if revealed else 0)
-        for name in () if revealed else ALL:  # some have signed for a total that others have not, and wait
+        for name in (
+            () if revealed else ALL
+        ):  # some have signed for a total that others have not, and wait
             parties.ready(name)
         assert len(round_of(parties, Direct(parties, ALL)).members) == len(ALL)

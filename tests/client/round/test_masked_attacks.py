@@ -55,13 +55,17 @@ At = Callable[[int], Hostile]
 
 
 def still_opens(coordinator: Hostile) -> None:
-    """Without the lie the session comes to the sum that it should: so the refusal was due to the lie alone."""
+    """Without the lie the session comes to the sum that it should: so the refusal was due to the
+    lie alone.
+    """
     nothing_revealed(coordinator)
     if not coordinator.shared:
         coordinator.share()
     coordinator.seal()
     total = coordinator.finish("statistics")
-    assert (total == plain_sum(coordinator.parties, coordinator.cohort(), coordinator.names)).all()
+    assert (
+        total == plain_sum(coordinator.parties, coordinator.cohort(), coordinator.names)
+    ).all()
 
 
 def with_another_domain(coordinator: Hostile, name: str) -> Cohort:
@@ -78,7 +82,10 @@ def shared_nothing(coordinator: Hostile) -> None:
 
 def with_advert(coordinator: Hostile, name: str, advert: Advert) -> Share:
     """A session in which other keys are shown for one member."""
-    adverts = [advert if each.key == coordinator.key_of[name] else each for each in coordinator.agreement().adverts]
+    adverts = [
+        advert if each.key == coordinator.key_of[name] else each
+        for each in coordinator.agreement().adverts
+    ]
     return coordinator.share_request(adverts=tuple(adverts))
 
 
@@ -90,7 +97,9 @@ def clear(terms: Terms) -> Terms:
 
 
 def evaluate(terms: Terms) -> Evaluate:
-    return Evaluate(terms=terms, domains=DOMAINS, selector="average", k=10, temperatures=(1.0,))
+    return Evaluate(
+        terms=terms, domains=DOMAINS, selector="average", k=10, temperatures=(1.0,)
+    )
 
 
 def unknown_encoder(coordinator: Hostile) -> Terms:
@@ -98,17 +107,33 @@ def unknown_encoder(coordinator: Hostile) -> Terms:
 
 
 def known_masks(coordinator: Hostile) -> Share:
-    """A session in which a member has mask keys that the coordinator knows, and would see through."""
+    """A session in which a member has mask keys that the coordinator knows, and would see
+    through.
+    """
     known = tuple(public_half(secrets.token_bytes(32)).hex() for _ in SUM_NAMES)
-    return with_advert(coordinator, "law-2", coordinator.adverts["law-2"].model_copy(update={"masks": known}))
+    return with_advert(
+        coordinator,
+        "law-2",
+        coordinator.adverts["law-2"].model_copy(update={"masks": known}),
+    )
 
 
-def other_cohort(names: Sequence[str], *, named: bool = False) -> Callable[[Hostile], Share]:
+def other_cohort(
+    names: Sequence[str], *, named: bool = False
+) -> Callable[[Hostile], Share]:
     """A cohort of these beside the agreement of all, which may name the cohort."""
 
     def share(coordinator: Hostile) -> Share:
-        cohort, agreement = coordinator.cohort(names), coordinator.agreement(coordinator.cohort())
-        return Share(cohort=cohort, agreement=agreement.model_copy(update={"cohort": cohort.id} if named else {}))
+        cohort, agreement = (
+            coordinator.cohort(names),
+            coordinator.agreement(coordinator.cohort()),
+        )
+        return Share(
+            cohort=cohort,
+            agreement=agreement.model_copy(
+                update={"cohort": cohort.id} if named else {}
+            ),
+        )
 
     return share
 
@@ -119,8 +144,14 @@ def changed(**changes: Any) -> Callable[[Hostile], Share]:
 
 LIES: list[tuple[str, Callable[[Hostile], Message]]] = [
     ("bad_advert", known_masks),
-    # One of them would be summed without being named, or with another share than the others are told.
-    ("other_session", lambda c: Share(cohort=with_another_domain(c, "law-2"), agreement=c.agreement(c.cohort()))),
+    # One of them would be summed without being named, or with another share than the others are
+    # told.
+    (
+        "other_session",
+        lambda c: Share(
+            cohort=with_another_domain(c, "law-2"), agreement=c.agreement(c.cohort())
+        ),
+    ),
     ("other_session", other_cohort(FEWER)),
     ("other_session", other_cohort(FEWER, named=True)),
     ("other_session", other_cohort(WITHOUT["law-2"])),
@@ -140,7 +171,10 @@ LIES: list[tuple[str, Callable[[Hostile], Message]]] = [
     ("mode_not_allowed", lambda c: c.share_request(c.cohort(terms=clear(c.terms)))),
     # An encoder made for the purpose could single texts out.
     ("encoder_not_allowed", lambda c: Announce(terms=unknown_encoder(c))),
-    ("encoder_not_allowed", lambda c: c.share_request(c.cohort(terms=unknown_encoder(c)))),
+    (
+        "encoder_not_allowed",
+        lambda c: c.share_request(c.cohort(terms=unknown_encoder(c))),
+    ),
 ]
 
 
@@ -149,9 +183,13 @@ def test_a_lie_before_secrets_are_shared_is_refused(at: At) -> None:
     coordinator = at(SHARE)
     for place, (code, lie) in enumerate(LIES):
         assert coordinator.refusal(VICTIM, lie(coordinator)) == code, place
-    coordinator.parties.rewrite(VICTIM, 'modes = ["masked"]', 'modes = ["masked", "clear"]')
+    coordinator.parties.rewrite(
+        VICTIM, 'modes = ["masked"]', 'modes = ["masked", "clear"]'
+    )
     lie = coordinator.share_request(coordinator.cohort(terms=clear(coordinator.terms)))
-    assert coordinator.refusal(VICTIM, lie) == "not_masked"  # its keys were signed for masked rounds
+    assert (
+        coordinator.refusal(VICTIM, lie) == "not_masked"
+    )  # its keys were signed for masked rounds
     assert coordinator.gave(Offer) == coordinator.gave(ClearStatistics) == []
     shared_nothing(coordinator)
     still_opens(coordinator)
@@ -160,9 +198,15 @@ def test_a_lie_before_secrets_are_shared_is_refused(at: At) -> None:
 # Keys and roster
 
 
-@pytest.mark.parametrize(("name", "code"), [(VICTIM, "swapped_key"), ("law-2", "bad_advert")])
-def test_keys_of_an_earlier_round_cannot_be_shown_again(at: At, name: str, code: str) -> None:
-    """Though their owner has signed them, be it the member itself: their secrets may be known by now."""
+@pytest.mark.parametrize(
+    ("name", "code"), [(VICTIM, "swapped_key"), ("law-2", "bad_advert")]
+)
+def test_keys_of_an_earlier_round_cannot_be_shown_again(
+    at: At, name: str, code: str
+) -> None:
+    """Though their owner has signed them, be it the member itself: their secrets may be known by
+    now.
+    """
     earlier = at(SHARE)
     coordinator = at_another_round(earlier)
     request = with_advert(coordinator, name, earlier.adverts[name])
@@ -186,7 +230,9 @@ def test_a_member_that_nobody_pinned_is_refused(at: At) -> None:
     coordinator = Hostile(parties, [*MEMBERS, "spy"])
     coordinator.announce(MEMBERS)
     made = new_secrets(len(SUM_NAMES), secrets.token_bytes)
-    shown = advertise(made, spy.identity, coordinator.terms.id, coordinator.round, "5" * 64, "6" * 64)
+    shown = advertise(
+        made, spy.identity, coordinator.terms.id, coordinator.round, "5" * 64, "6" * 64
+    )
     coordinator.adverts["spy"] = shown
     assert coordinator.refusal(VICTIM, coordinator.share_request()) == "not_pinned"
     shared_nothing(coordinator)
@@ -204,7 +250,10 @@ def test_without_a_pinned_roster_no_keys_are_shown(at: At) -> None:
     """Whoever has pinned nobody cannot tell members from inventions."""
     coordinator = at(ANNOUNCE)
     (coordinator.parties.homes[VICTIM] / ROSTER).unlink()
-    assert coordinator.refusal(VICTIM, Announce(terms=coordinator.terms)) == "roster_not_pinned"
+    assert (
+        coordinator.refusal(VICTIM, Announce(terms=coordinator.terms))
+        == "roster_not_pinned"
+    )
     assert coordinator.gave(Offer) == []
 
 
@@ -215,8 +264,12 @@ def test_without_a_pinned_roster_no_keys_are_shown(at: At) -> None:
     ("own_minimum", "names"),
     [(1, ["code-1"]), (3, ["code-1"]), (5, ["law-2", "code-1", "code-2"])],
 )
-def test_a_cohort_that_is_too_small_is_refused(at: At, own_minimum: int, names: list[str]) -> None:
-    """Of two each would see the other's sums, whatever the holder allows; a holder may ask for more than three."""
+def test_a_cohort_that_is_too_small_is_refused(
+    at: At, own_minimum: int, names: list[str]
+) -> None:
+    """Of two each would see the other's sums, whatever the holder allows; a holder may ask for more
+    than three.
+    """
     coordinator = at(SHARE)
     coordinator.parties.rewrite(VICTIM, "min_cohort = 3", f"min_cohort = {own_minimum}")
     lie = coordinator.share_request(coordinator.cohort([VICTIM, *names]))
@@ -229,19 +282,39 @@ def test_a_cohort_that_is_too_small_is_refused(at: At, own_minimum: int, names: 
 
 
 def test_a_downgrade_to_the_clear_is_refused_at_every_step(at: At) -> None:
-    """A holder that asks for masks counts nothing without; earlier steps are among the lies above."""
+    """A holder that asks for masks counts nothing without; earlier steps are among the lies
+    above.
+    """
     coordinator = at(SEAL)
-    assert coordinator.refusal(VICTIM, evaluate(clear(coordinator.terms)), (WEIGHTS,)) == "mode_not_allowed"
+    assert (
+        coordinator.refusal(VICTIM, evaluate(clear(coordinator.terms)), (WEIGHTS,))
+        == "mode_not_allowed"
+    )
     assert coordinator.gave(Counted) == []
     still_opens(coordinator)
 
 
-def test_sums_and_counts_under_masked_terms_are_not_sent_without_a_session(at: At) -> None:
-    """That the terms say masked does not make it so; the request for sums in the clear gets none."""
+def test_sums_and_counts_under_masked_terms_are_not_sent_without_a_session(
+    at: At,
+) -> None:
+    """That the terms say masked does not make it so; the request for sums in the clear gets
+    none.
+    """
     coordinator = at(CONFIRM)
-    assert coordinator.refusal(VICTIM, evaluate(coordinator.terms), (WEIGHTS,)) == "not_masked"
-    assert coordinator.refusal(VICTIM, Collect(cohort=coordinator.cohort())) == "not_masked"
-    assert coordinator.gave(SealedSums) == coordinator.gave(Counted) == coordinator.gave(ClearStatistics) == []
+    assert (
+        coordinator.refusal(VICTIM, evaluate(coordinator.terms), (WEIGHTS,))
+        == "not_masked"
+    )
+    assert (
+        coordinator.refusal(VICTIM, Collect(cohort=coordinator.cohort()))
+        == "not_masked"
+    )
+    assert (
+        coordinator.gave(SealedSums)
+        == coordinator.gave(Counted)
+        == coordinator.gave(ClearStatistics)
+        == []
+    )
     nothing_revealed(coordinator)
 
 
@@ -253,7 +326,9 @@ def test_sums_and_counts_under_masked_terms_are_not_sent_without_a_session(at: A
 
 @pytest.mark.parametrize("kind", [Hold, Seal])
 @pytest.mark.parametrize("change", ["flip", "move", "cut", "grow", "swap", "own"])
-def test_changed_envelopes_are_refused_and_nothing_is_sealed(at: At, kind: type[Hold], change: str) -> None:
+def test_changed_envelopes_are_refused_and_nothing_is_sealed(
+    at: At, kind: type[Hold], change: str
+) -> None:
     """Whatever was done to them on their way; the right ones are still taken afterwards."""
     coordinator = at(SEAL)
     post, size = coordinator.post(VICTIM), len(coordinator.post(VICTIM)) // 4
@@ -265,7 +340,10 @@ def test_changed_envelopes_are_refused_and_nothing_is_sealed(at: At, kind: type[
         "swap": post[size : 2 * size] + post[:size] + post[2 * size :],
         "own": coordinator.envelopes[VICTIM],
     }[change]
-    assert coordinator.refusal(VICTIM, coordinator.hold_request(kind), (changed,)) == "bad_envelope"
+    assert (
+        coordinator.refusal(VICTIM, coordinator.hold_request(kind), (changed,))
+        == "bad_envelope"
+    )
     assert coordinator.gave(SealedSums) == []
     still_opens(coordinator)
 
@@ -273,22 +351,36 @@ def test_changed_envelopes_are_refused_and_nothing_is_sealed(at: At, kind: type[
 @pytest.mark.parametrize("dealing", ["everybody"], indirect=True)
 @pytest.mark.parametrize("kind", [Hold, Seal])
 def test_withheld_envelopes_are_missed(at: At, kind: type[Hold]) -> None:
-    """One or all of them; in a large cohort, where some others deal to a member, masks stay on the sum instead."""
+    """One or all of them; in a large cohort, where some others deal to a member, masks stay on the
+    sum instead.
+    """
     coordinator = at(SEAL)
     post = coordinator.post(VICTIM)
     for fewer in (b"", post[len(post) // 4 :]):
-        assert coordinator.refusal(VICTIM, coordinator.hold_request(kind), (fewer,)) == "bad_envelope"
+        assert (
+            coordinator.refusal(VICTIM, coordinator.hold_request(kind), (fewer,))
+            == "bad_envelope"
+        )
     still_opens(coordinator)
 
 
 def test_envelopes_changed_after_they_were_signed_are_refused(at: At) -> None:
     """By whoever carries the coordinator's messages."""
     coordinator = at(SEAL)
-    packet = coordinator.packet(coordinator.hold_request(Seal), (coordinator.post(VICTIM),))
+    packet = coordinator.packet(
+        coordinator.hold_request(Seal), (coordinator.post(VICTIM),)
+    )
     for blob in (b"x" + coordinator.post(VICTIM)[1:], coordinator.post(VICTIM)[:-1]):
-        assert coordinator.refused(VICTIM, replace(packet, blobs=(blob,))) == "malformed"
+        assert (
+            coordinator.refused(VICTIM, replace(packet, blobs=(blob,))) == "malformed"
+        )
     changed = json.loads(packet.header) | {"round": "ef" * 16}
-    assert coordinator.refused(VICTIM, replace(packet, header=json.dumps(changed).encode())) == "bad_signature"
+    assert (
+        coordinator.refused(
+            VICTIM, replace(packet, header=json.dumps(changed).encode())
+        )
+        == "bad_signature"
+    )
     still_opens(coordinator)
 
 
@@ -318,13 +410,20 @@ def test_a_set_of_sharers_that_cannot_be_is_refused(at: At, kind: type[Hold]) ->
 def test_sums_that_changed_since_they_were_advertised_are_not_sealed(
     stages: Stages, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The others know the sum by what was advertised: by it they tell whether they have signed it before."""
+    """The others know the sum by what was advertised: by it they tell whether they have signed it
+    before.
+    """
     make_haste(monkeypatch)
     coordinator = stages.at(SEAL, tmp_path / "parties")
     coordinator.parties.change_corpus(VICTIM)
-    seal = coordinator.packet(coordinator.hold_request(Seal), (coordinator.post(VICTIM),))
+    seal = coordinator.packet(
+        coordinator.hold_request(Seal), (coordinator.post(VICTIM),)
+    )
     assert coordinator.refused(VICTIM, seal) == "source_changed"
-    assert coordinator.refusal(VICTIM, Announce(terms=coordinator.terms)) == "session_reused"
+    assert (
+        coordinator.refusal(VICTIM, Announce(terms=coordinator.terms))
+        == "session_reused"
+    )
     assert coordinator.refused(VICTIM, seal) == "source_changed"
     assert coordinator.gave(SealedSums) == []
     coordinator.seal(others := [name for name in coordinator.names if name != VICTIM])
@@ -332,8 +431,13 @@ def test_sums_that_changed_since_they_were_advertised_are_not_sealed(
     assert (total == plain_sum(coordinator.parties, coordinator.cohort(), others)).all()
 
 
-def test_conditions_that_the_owner_tightened_hold_before_anything_is_sealed(at: At) -> None:
+def test_conditions_that_the_owner_tightened_hold_before_anything_is_sealed(
+    at: At,
+) -> None:
     """Though secrets were dealt out under the earlier ones."""
     coordinator = at(SEAL)
     coordinator.parties.rewrite(VICTIM, "min_cohort = 3", "min_cohort = 6")
-    assert coordinator.refused(VICTIM, coordinator.request(SEAL, "statistics", VICTIM)) == "cohort_too_small"
+    assert (
+        coordinator.refused(VICTIM, coordinator.request(SEAL, "statistics", VICTIM))
+        == "cohort_too_small"
+    )

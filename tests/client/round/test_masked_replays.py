@@ -1,4 +1,6 @@
-"""Every message of a masked session sent again: the very same one gets the very same bytes, any other is refused."""
+"""Every message of a masked session sent again: the very same one gets the very same bytes, any
+other is refused.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ Asked = tuple[Message, tuple[Blob, ...]]
 
 
 class Step:
-    """One message of a session: the stage it comes at, what is asked, what else could be asked in its place."""
+    """One message of a session: the stage it comes at, what is asked, what else could be asked in
+    its place.
+    """
 
     def __init__(
         self,
@@ -55,7 +59,13 @@ class Step:
         asked: Callable[[Hostile], Asked],
         *changed: Callable[[Hostile], Asked],
     ) -> None:
-        self.stage, self.lot, self.kind, self.asked, self.changed = stage, lot, kind, asked, changed
+        self.stage, self.lot, self.kind, self.asked, self.changed = (
+            stage,
+            lot,
+            kind,
+            asked,
+            changed,
+        )
 
 
 def seal(kind: type[Hold], names: list[str]) -> Callable[[Hostile], Asked]:
@@ -70,8 +80,13 @@ def lock(lot: SumName, names: list[str]) -> Callable[[Hostile], Asked]:
     return lambda c: (c.lock_request(lot, names), ())
 
 
-def open_(lot: SumName, signers: range, names: list[str] = ALL) -> Callable[[Hostile], Asked]:
-    return lambda c: (c.open_request(lot, names, {place: c.signatures[place] for place in signers}), ())
+def open_(
+    lot: SumName, signers: range, names: list[str] = ALL
+) -> Callable[[Hostile], Asked]:
+    return lambda c: (
+        c.open_request(lot, names, {place: c.signatures[place] for place in signers}),
+        (),
+    )
 
 
 def count(other: bool = False) -> Callable[[Hostile], Asked]:
@@ -83,18 +98,44 @@ def fewer_members(c: Hostile) -> Asked:
 
 
 STEPS: dict[str, Step] = {
-    "share": Step(SHARE, "statistics", Envelopes, lambda c: (c.share_request(), ()), fewer_members),
-    "hold": Step(SEAL, "statistics", Held, seal(Hold, ALL), seal(Hold, FEWER), seal(Seal, ALL)),
-    "seal": Step(SEAL, "statistics", SealedSums, seal(Seal, ALL), seal(Seal, FEWER), seal(Hold, ALL)),
+    "share": Step(
+        SHARE, "statistics", Envelopes, lambda c: (c.share_request(), ()), fewer_members
+    ),
+    "hold": Step(
+        SEAL, "statistics", Held, seal(Hold, ALL), seal(Hold, FEWER), seal(Seal, ALL)
+    ),
+    "seal": Step(
+        SEAL,
+        "statistics",
+        SealedSums,
+        seal(Seal, ALL),
+        seal(Seal, FEWER),
+        seal(Hold, ALL),
+    ),
     "counts": Step(SEAL, "counts", SealedSums, count(), count(other=True)),
     **{
-        f"confirm {lot}": Step(CONFIRM, lot, Confirmed, confirm(lot, FEWER), confirm(lot, ALL), confirm(lot, OTHERS))
+        f"confirm {lot}": Step(
+            CONFIRM,
+            lot,
+            Confirmed,
+            confirm(lot, FEWER),
+            confirm(lot, ALL),
+            confirm(lot, OTHERS),
+        )
         for lot in SUM_NAMES
     },
-    **{f"lock {lot}": Step(LOCK, lot, Locked, lock(lot, ALL), lock(lot, FEWER)) for lot in SUM_NAMES},
+    **{
+        f"lock {lot}": Step(LOCK, lot, Locked, lock(lot, ALL), lock(lot, FEWER))
+        for lot in SUM_NAMES
+    },
     **{
         f"open {lot}": Step(
-            OPEN, lot, Revealed, open_(lot, range(1, 6)), open_(lot, range(1, 5)), open_(lot, range(1, 6), FEWER)
+            OPEN,
+            lot,
+            Revealed,
+            open_(lot, range(1, 6)),
+            open_(lot, range(1, 5)),
+            open_(lot, range(1, 6), FEWER),
         )
         for lot in SUM_NAMES
     },
@@ -107,7 +148,9 @@ def step(request: pytest.FixtureRequest) -> Step:
 
 
 @pytest.fixture
-def coordinator(step: Step, stages: Stages, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hostile:
+def coordinator(
+    step: Step, stages: Stages, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Hostile:
     """Right before the step."""
     make_haste(monkeypatch)
     return stages.at(step.stage, tmp_path / "parties", step.lot)
@@ -122,7 +165,9 @@ def parts(opened: Opened[Message]) -> tuple[Message, list[bytes]]:
     return opened.message, [bytes(blob) for blob in opened.blobs]
 
 
-def test_the_very_same_request_gets_the_very_same_answer(step: Step, coordinator: Hostile, packet: Packet) -> None:
+def test_the_very_same_request_gets_the_very_same_answer(
+    step: Step, coordinator: Hostile, packet: Packet
+) -> None:
     """In every byte, however often and by however many processes: a repeat tells nothing new."""
     first = coordinator.send(VICTIM, packet)
     assert isinstance(first.message, step.kind)
@@ -137,26 +182,41 @@ def test_a_changed_request_for_a_step_that_was_taken_is_refused(
     first = coordinator.send(VICTIM, packet)
     for changed in step.changed:
         code = coordinator.refusal(VICTIM, *changed(coordinator))
-        assert code == ("two_survivor_sets" if step.kind in (Confirmed, Locked) else "already_answered")
+        assert code == (
+            "two_survivor_sets"
+            if step.kind in (Confirmed, Locked)
+            else "already_answered"
+        )
     assert parts(coordinator.send(VICTIM, packet)) == parts(first)
 
 
-def test_a_replay_after_the_session_is_over_is_refused(coordinator: Hostile, packet: Packet) -> None:
+def test_a_replay_after_the_session_is_over_is_refused(
+    coordinator: Hostile, packet: Packet
+) -> None:
     """Nothing of it is there any more."""
     coordinator.send(VICTIM, packet)
     forget_session(coordinator.parties.holder(VICTIM), coordinator.round)
     assert coordinator.refused(VICTIM, packet) == "no_session"
-    assert coordinator.refusal(VICTIM, Announce(terms=coordinator.terms)) == "session_reused"
+    assert (
+        coordinator.refusal(VICTIM, Announce(terms=coordinator.terms))
+        == "session_reused"
+    )
 
 
-def test_a_replay_after_a_new_announcement_is_refused(step: Step, coordinator: Hostile, packet: Packet) -> None:
-    """One session takes the place of the other, for good, also for a message that the coordinator signs anew for the
-    later round."""
+def test_a_replay_after_a_new_announcement_is_refused(
+    step: Step, coordinator: Hostile, packet: Packet
+) -> None:
+    """One session takes the place of the other, for good, also for a message that the coordinator
+    signs anew for the later round.
+    """
     coordinator.send(VICTIM, packet)
     later = Hostile(coordinator.parties, ALL, "ef" * 16)
     later.begin()
     assert coordinator.refused(VICTIM, packet) == "no_session"
-    assert coordinator.refusal(VICTIM, Announce(terms=coordinator.terms)) == "session_reused"
+    assert (
+        coordinator.refusal(VICTIM, Announce(terms=coordinator.terms))
+        == "session_reused"
+    )
     code = later.refusal(VICTIM, *step.asked(coordinator))
     assert code == ("already_answered" if step.kind is Envelopes else "other_session")
     assert later.gave(Revealed) == []
@@ -166,7 +226,9 @@ def test_a_replay_after_a_new_announcement_is_refused(step: Step, coordinator: H
 
 
 @pytest.fixture
-def announced(stages: Stages, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hostile:
+def announced(
+    stages: Stages, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Hostile:
     make_haste(monkeypatch)
     return stages.at(ANNOUNCE, tmp_path / "parties")
 
@@ -184,8 +246,12 @@ def test_the_same_announcement_shows_the_same_keys(announced: Hostile) -> None:
 
 
 def test_a_rounds_name_serves_once(announced: Hostile) -> None:
-    """Announced under other terms it is refused, and so it is when its session has ended or was replaced."""
-    announced.parties.rewrite(VICTIM, 'weightings = ["equal"]', 'weightings = ["equal", "tokens"]')
+    """Announced under other terms it is refused, and so it is when its session has ended or was
+    replaced.
+    """
+    announced.parties.rewrite(
+        VICTIM, 'weightings = ["equal"]', 'weightings = ["equal", "tokens"]'
+    )
     packet = announced.packet(Announce(terms=announced.terms))
     announced.send(VICTIM, packet)
     other = announced.terms.model_copy(update={"weighting": "tokens", "mass": 0})
@@ -202,6 +268,14 @@ def test_what_was_opened_is_not_sealed_or_opened_again(
     """Its masks are gone; the shares that left are the only ones that leave."""
     make_haste(monkeypatch)
     coordinator = stages.at(OVER, tmp_path / "parties")
-    assert coordinator.refusal(VICTIM, *seal(Seal, ALL)(coordinator)) == "already_answered"
-    assert coordinator.refusal(VICTIM, *open_("statistics", range(1, 5))(coordinator)) == "already_answered"
-    assert isinstance(coordinator.ask(VICTIM, *open_("statistics", range(1, 6))(coordinator)).message, Revealed)
+    assert (
+        coordinator.refusal(VICTIM, *seal(Seal, ALL)(coordinator)) == "already_answered"
+    )
+    assert (
+        coordinator.refusal(VICTIM, *open_("statistics", range(1, 5))(coordinator))
+        == "already_answered"
+    )
+    assert isinstance(
+        coordinator.ask(VICTIM, *open_("statistics", range(1, 6))(coordinator)).message,
+        Revealed,
+    )

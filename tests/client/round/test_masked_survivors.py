@@ -1,4 +1,6 @@
-"""A hostile coordinator at the last steps: who has sent, what was asked, which sums lie side by side once opened."""
+"""A hostile coordinator at the last steps: who has sent, what was asked, which sums lie side by
+side once opened.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,9 @@ from tests.support.simulated_federation import Parties
 At = Callable[..., Hostile]
 
 
-def signed_for(coordinator: Hostile, name: str, lot: SumName, kind: str = SIGNED) -> list[Mapping[str, Any]]:
+def signed_for(
+    coordinator: Hostile, name: str, lot: SumName, kind: str = SIGNED
+) -> list[Mapping[str, Any]]:
     """What a holder's journal says of the totals of a lot that it has signed, or opened."""
     entries = coordinator.parties.holder(name).journal.entries(kind)
     return [entry.facts for entry in entries if entry.facts["lot"] == lot]
@@ -79,51 +83,77 @@ def test_what_was_not_confirmed_is_not_opened(at: At, lot: SumName) -> None:
 
 
 @pytest.mark.parametrize("lot", SUM_NAMES)
-def test_a_smaller_set_takes_the_place_of_a_larger_one_and_of_no_other(at: At, lot: SumName) -> None:
+def test_a_smaller_set_takes_the_place_of_a_larger_one_and_of_no_other(
+    at: At, lot: SumName
+) -> None:
     """Whoever signs it has given the larger one up, so that no two are ever opened."""
     coordinator = at(LOCK, lot)
-    assert isinstance(coordinator.ask(VICTIM, coordinator.confirm_request(lot, FEWER)).message, Confirmed)
+    assert isinstance(
+        coordinator.ask(VICTIM, coordinator.confirm_request(lot, FEWER)).message,
+        Confirmed,
+    )
     for names in (ALL, WITHOUT["code-1"]):
-        assert coordinator.refusal(VICTIM, coordinator.confirm_request(lot, names)) == "two_survivor_sets"
+        assert (
+            coordinator.refusal(VICTIM, coordinator.confirm_request(lot, names))
+            == "two_survivor_sets"
+        )
     whole = coordinator.open_request(lot, ALL, coordinator.signatures)
     assert coordinator.refusal(VICTIM, whole) == "two_survivor_sets"
     nothing_revealed(coordinator)
 
 
 @pytest.mark.parametrize("lot", SUM_NAMES)
-def test_after_its_shares_were_revealed_a_member_signs_nothing_more(at: At, lot: SumName) -> None:
+def test_after_its_shares_were_revealed_a_member_signs_nothing_more(
+    at: At, lot: SumName
+) -> None:
     """A smaller sum beside the larger one would show who is missing."""
     coordinator = at(OVER, lot)
-    assert coordinator.refusal(VICTIM, coordinator.confirm_request(lot, FEWER)) == "already_answered"
+    assert (
+        coordinator.refusal(VICTIM, coordinator.confirm_request(lot, FEWER))
+        == "already_answered"
+    )
     assert len(signed_for(coordinator, VICTIM, lot)) == 1
 
 
 @pytest.mark.parametrize("lot", SUM_NAMES)
-def test_the_others_open_without_a_member_that_falls_away_before_it_signs(at: At, lot: SumName) -> None:
+def test_the_others_open_without_a_member_that_falls_away_before_it_signs(
+    at: At, lot: SumName
+) -> None:
     """And its vector, which has arrived, stays under its masks."""
     coordinator = at(CONFIRM, lot)
     coordinator.confirm(lot, FEWER, ALL)
     total = coordinator.finish(lot, FEWER)
     if lot == "statistics":
-        assert (total == plain_sum(coordinator.parties, coordinator.cohort(), FEWER)).all()
+        assert (
+            total == plain_sum(coordinator.parties, coordinator.cohort(), FEWER)
+        ).all()
     for name in FEWER:
         [opened] = signed_for(coordinator, name, lot, OPENED)
         assert set(opened["members"]) == {coordinator.key_of[each] for each in FEWER}
 
 
 @pytest.mark.parametrize("lot", SUM_NAMES)
-def test_a_sum_is_not_opened_unless_everybody_in_it_has_signed(at: At, lot: SumName) -> None:
-    """Not even by as many as hold enough shares: the one who did not sign would not remember the sum."""
+def test_a_sum_is_not_opened_unless_everybody_in_it_has_signed(
+    at: At, lot: SumName
+) -> None:
+    """Not even by as many as hold enough shares: the one who did not sign would not remember the
+    sum.
+    """
     coordinator = at(CONFIRM, lot)
     signatures = coordinator.confirm(lot, FEWER, ALL)
     coordinator.locks = coordinator.lock(lot, FEWER, ALL)
     for name in FEWER:
-        assert coordinator.refusal(name, coordinator.open_request(lot, ALL, signatures)) == "not_confirmed"
+        assert (
+            coordinator.refusal(name, coordinator.open_request(lot, ALL, signatures))
+            == "not_confirmed"
+        )
     nothing_revealed(coordinator)
 
 
 @pytest.mark.parametrize("lot", SUM_NAMES)
-def test_a_set_without_the_member_that_has_sealed_is_not_confirmed_by_it(at: At, lot: SumName) -> None:
+def test_a_set_without_the_member_that_has_sealed_is_not_confirmed_by_it(
+    at: At, lot: SumName
+) -> None:
     """It knows better."""
     coordinator = at(CONFIRM, lot)
     lie = coordinator.confirm_request(lot, WITHOUT[VICTIM])
@@ -133,13 +163,21 @@ def test_a_set_without_the_member_that_has_sealed_is_not_confirmed_by_it(at: At,
 
 
 @pytest.mark.parametrize("lot", SUM_NAMES)
-def test_a_set_with_a_member_that_has_not_sealed_is_not_confirmed_by_it(at: At, lot: SumName) -> None:
+def test_a_set_with_a_member_that_has_not_sealed_is_not_confirmed_by_it(
+    at: At, lot: SumName
+) -> None:
     """Nor opened: a share of its seed would leave before the vector that it masks."""
     coordinator = at(SEAL, lot)
     coordinator.seal_lot(lot, WITHOUT[VICTIM])
-    assert coordinator.refusal(VICTIM, coordinator.confirm_request(lot, ALL)) == "not_sealed"
+    assert (
+        coordinator.refusal(VICTIM, coordinator.confirm_request(lot, ALL))
+        == "not_sealed"
+    )
     signatures = coordinator.confirm(lot, WITHOUT[VICTIM], ALL)
-    assert coordinator.refusal(VICTIM, coordinator.open_request(lot, ALL, signatures)) == "not_sealed"
+    assert (
+        coordinator.refusal(VICTIM, coordinator.open_request(lot, ALL, signatures))
+        == "not_sealed"
+    )
     nothing_revealed(coordinator)
 
 
@@ -149,9 +187,15 @@ def test_a_set_that_cannot_be_is_not_confirmed(at: At) -> None:
     coordinator.share(WITHOUT["medicine"])
     coordinator.seal()
     for sent, code in ((ALL[:3], "too_few_survivors"), (ALL, "impossible_survivors")):
-        assert coordinator.refusal(VICTIM, coordinator.confirm_request("statistics", sent)) == code
+        assert (
+            coordinator.refusal(VICTIM, coordinator.confirm_request("statistics", sent))
+            == code
+        )
     total = coordinator.finish("statistics", WITHOUT["medicine"])
-    assert (total == plain_sum(coordinator.parties, coordinator.cohort(), WITHOUT["medicine"])).all()
+    assert (
+        total
+        == plain_sum(coordinator.parties, coordinator.cohort(), WITHOUT["medicine"])
+    ).all()
 
 
 def test_confirmations_and_locks_of_one_sum_do_not_open_another(at: At) -> None:
@@ -182,23 +226,32 @@ def test_survivors_below_the_holders_own_minimum_are_not_confirmed(at: At) -> No
 
 
 def test_different_questions_to_two_members_are_not_opened(at: At) -> None:
-    """What stands for the question is signed: a router made to single one member out must be shown to all."""
+    """What stands for the question is signed: a router made to single one member out must be shown
+    to all.
+    """
     coordinator = at(SEAL, "counts")
     coordinator.count(WITHOUT[VICTIM])
     asked = coordinator.ask(VICTIM, *coordinator.question(other=True))
     assert isinstance(asked.message, SealedSums)
     signatures = coordinator.confirm("counts", ALL)
     coordinator.locks = coordinator.lock("counts", ALL)
-    assert coordinator.refusal(VICTIM, coordinator.open_request("counts", ALL, signatures)) == "not_confirmed"
+    assert (
+        coordinator.refusal(VICTIM, coordinator.open_request("counts", ALL, signatures))
+        == "not_confirmed"
+    )
     nothing_revealed(coordinator)
-    halves = coordinator.open_request("counts", ALL, {place: signatures[place] for place in list(signatures)[:3]})
+    halves = coordinator.open_request(
+        "counts", ALL, {place: signatures[place] for place in list(signatures)[:3]}
+    )
     assert coordinator.refusal(VICTIM, halves) == "not_confirmed"
 
 
 def test_counts_under_other_terms_than_the_sessions_are_refused(at: At) -> None:
     """Two weightings that a holder agrees to are still two sets of terms."""
     coordinator = at(SEAL, "counts")
-    coordinator.parties.rewrite(VICTIM, 'weightings = ["equal"]', 'weightings = ["equal", "tokens"]')
+    coordinator.parties.rewrite(
+        VICTIM, 'weightings = ["equal"]', 'weightings = ["equal", "tokens"]'
+    )
     other = coordinator.terms.model_copy(update={"weighting": "tokens", "mass": 0})
     question, weights = coordinator.question()
     lie = question.model_copy(update={"terms": other})
@@ -211,7 +264,10 @@ def test_counts_for_a_domain_that_no_member_holds_are_refused(at: At) -> None:
     coordinator = at(SEAL, "counts")
     question, _ = coordinator.question()
     lie = question.model_copy(update={"domains": (*question.domains, "poetry")})
-    assert coordinator.refusal(VICTIM, lie, (weights_blob(np.eye(FEATURES, 4)),)) == "wrong_domain"
+    assert (
+        coordinator.refusal(VICTIM, lie, (weights_blob(np.eye(FEATURES, 4)),))
+        == "wrong_domain"
+    )
     assert coordinator.gave(SealedSums) == []
 
 
@@ -227,13 +283,19 @@ def test_no_step_is_taken_before_secrets_were_shared(at: At, step: int) -> None:
     """There are no masks yet."""
     coordinator = at(SHARE)
     coordinator.share(WITHOUT[VICTIM])
-    assert coordinator.refused(VICTIM, coordinator.request(step, "statistics", VICTIM)) == "no_session"
+    assert (
+        coordinator.refused(VICTIM, coordinator.request(step, "statistics", VICTIM))
+        == "no_session"
+    )
 
 
 def test_no_second_question_is_answered_under_the_same_masks(at: At) -> None:
     """Two vectors under one mask show their difference."""
     coordinator = at(CONFIRM, "counts")
-    assert coordinator.refusal(VICTIM, *coordinator.question(other=True)) == "already_answered"
+    assert (
+        coordinator.refusal(VICTIM, *coordinator.question(other=True))
+        == "already_answered"
+    )
     coordinator.finish("counts")
     assert coordinator.refusal(VICTIM, *coordinator.question()) == "already_answered"
 
@@ -241,7 +303,9 @@ def test_no_second_question_is_answered_under_the_same_masks(at: At) -> None:
 # The mass
 
 
-def test_a_mass_with_which_a_sum_could_overflow_is_refused_before_anything_is_sealed(at: At) -> None:
+def test_a_mass_with_which_a_sum_could_overflow_is_refused_before_anything_is_sealed(
+    at: At,
+) -> None:
     """Masks hide it: nobody could see it from the sum."""
     parties, mass = at(ANNOUNCE).parties, 1 << 37
     for name in ALL:
@@ -249,11 +313,16 @@ def test_a_mass_with_which_a_sum_could_overflow_is_refused_before_anything_is_se
     coordinator = Hostile(parties, ALL)
     coordinator.terms = coordinator.terms.model_copy(update={"mass": mass})
     coordinator.begin()
-    assert coordinator.refused(VICTIM, coordinator.request(SEAL, "statistics", VICTIM)) == "failed"
+    assert (
+        coordinator.refused(VICTIM, coordinator.request(SEAL, "statistics", VICTIM))
+        == "failed"
+    )
     assert coordinator.gave(SealedSums) == []
 
 
-def test_more_counts_than_a_sum_may_have_are_not_sealed(at: At, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_counts_than_a_sum_may_have_are_not_sealed(
+    at: At, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """However a question makes them many."""
     coordinator = at(SEAL, "counts")
     question, blobs = coordinator.question()
@@ -265,7 +334,9 @@ def test_more_counts_than_a_sum_may_have_are_not_sealed(at: At, monkeypatch: pyt
 # Sums side by side
 
 
-def second(parties: Parties, names: Collection[str], round_: str = "ef" * 16) -> Hostile:
+def second(
+    parties: Parties, names: Collection[str], round_: str = "ef" * 16
+) -> Hostile:
     """A further round of the same coordinator."""
     return Hostile(parties, list(names), round_)
 
@@ -275,29 +346,51 @@ def sealed(coordinator: Hostile) -> Hostile:
     return coordinator
 
 
-def nobody_opens(coordinator: Hostile, sent: Collection[str], members: Collection[str]) -> None:
+def nobody_opens(
+    coordinator: Hostile, sent: Collection[str], members: Collection[str]
+) -> None:
     """None of these confirms the sum, nor opens it without."""
     for name in members:
-        assert coordinator.refusal(name, coordinator.confirm_request("statistics", sent)) == "epoch_used"
-        assert coordinator.refusal(name, coordinator.open_request("statistics", sent, {})) == "two_survivor_sets"
+        assert (
+            coordinator.refusal(name, coordinator.confirm_request("statistics", sent))
+            == "epoch_used"
+        )
+        assert (
+            coordinator.refusal(name, coordinator.open_request("statistics", sent, {}))
+            == "two_survivor_sets"
+        )
     nothing_revealed(coordinator)
     assert coordinator.gave(Confirmed) == []
 
 
-@pytest.mark.parametrize("members", [WITHOUT["medicine"], ALL], ids=["left out", "declared dead"])
-def test_a_second_sum_without_one_member_is_refused_by_all_others(at: At, members: list[str]) -> None:
-    """The difference of the two would be that member's own, whether it was left out or is said to have fallen away."""
+@pytest.mark.parametrize(
+    "members", [WITHOUT["medicine"], ALL], ids=["left out", "declared dead"]
+)
+def test_a_second_sum_without_one_member_is_refused_by_all_others(
+    at: At, members: list[str]
+) -> None:
+    """The difference of the two would be that member's own, whether it was left out or is said to
+    have fallen away.
+    """
     names = WITHOUT["medicine"]
     nobody_opens(sealed(second(at(OVER).parties, members)), names, names)
 
 
-@pytest.mark.parametrize("changed", [["medicine"], ["medicine", "law-2"], WITHOUT[VICTIM]])
-def test_a_second_sum_with_changed_members_is_refused_by_all_that_have_not_changed(at: At, changed: list[str]) -> None:
-    """It would show what has changed in their corpora: everybody's data is in one total, so all need new epochs."""
+@pytest.mark.parametrize(
+    "changed", [["medicine"], ["medicine", "law-2"], WITHOUT[VICTIM]]
+)
+def test_a_second_sum_with_changed_members_is_refused_by_all_that_have_not_changed(
+    at: At, changed: list[str]
+) -> None:
+    """It would show what has changed in their corpora: everybody's data is in one total, so all
+    need new epochs.
+    """
     parties = at(OVER).parties
     for name in changed:
         parties.change_corpus(name)
-    nobody_opens(sealed(second(parties, ALL)), ALL, [name for name in ALL if name not in changed])
+    nobody_opens(
+        sealed(second(parties, ALL)), ALL, [name for name in ALL if name not in changed]
+    )
 
 
 def test_a_second_sum_with_one_that_has_joined_is_refused(at: At) -> None:
@@ -308,7 +401,9 @@ def test_a_second_sum_with_one_that_has_joined_is_refused(at: At) -> None:
 
 
 def test_the_same_sum_may_be_opened_again_and_one_of_new_epochs(at: At) -> None:
-    """Nothing new is shown by the one; the other is what everybody's owner has opened an epoch for."""
+    """Nothing new is shown by the one; the other is what everybody's owner has opened an epoch
+    for.
+    """
     parties = at(OVER).parties
     sealed(second(parties, ALL)).finish("statistics")
     for name in ALL:
@@ -317,7 +412,9 @@ def test_the_same_sum_may_be_opened_again_and_one_of_new_epochs(at: At) -> None:
 
 
 def test_the_same_members_with_other_shares_are_another_sum(at: At) -> None:
-    """In a cohort without law-2, law-1 has all of its domain's mass: beside the first sum its own would lie open."""
+    """In a cohort without law-2, law-1 has all of its domain's mass: beside the first sum its own
+    would lie open.
+    """
     coordinator = at(CONFIRM)
     names = WITHOUT["law-2"]
     coordinator.finish("statistics", names)
@@ -328,13 +425,21 @@ def test_the_same_members_with_other_shares_are_another_sum(at: At) -> None:
 
 
 def test_a_larger_sum_that_the_others_may_have_opened_is_not_forgotten(at: At) -> None:
-    """A member has signed it, then signed a smaller one and locked that; the others open the larger without it."""
+    """A member has signed it, then signed a smaller one and locked that; the others open the larger
+    without it.
+    """
     coordinator = at(LOCK)
     coordinator.confirm("statistics", [VICTIM], FEWER)
-    assert isinstance(coordinator.ask(VICTIM, coordinator.lock_request("statistics", FEWER)).message, Locked)
+    assert isinstance(
+        coordinator.ask(VICTIM, coordinator.lock_request("statistics", FEWER)).message,
+        Locked,
+    )
     assert coordinator.open("statistics", WITHOUT[VICTIM], ALL, coordinator.signatures)
     later = sealed(second(coordinator.parties, FEWER))
-    assert later.refusal(VICTIM, later.confirm_request("statistics", FEWER)) == "epoch_used"
+    assert (
+        later.refusal(VICTIM, later.confirm_request("statistics", FEWER))
+        == "epoch_used"
+    )
 
 
 def test_sums_of_few_of_the_pinned_roster_are_refused(at: At) -> None:
@@ -349,7 +454,9 @@ def test_sums_of_few_of_the_pinned_roster_are_refused(at: At) -> None:
 
 
 def test_counts_are_given_for_one_router_an_epoch(at: At) -> None:
-    """In another session, too: who would be asked about many routers would tell its held-out documents."""
+    """In another session, too: who would be asked about many routers would tell its held-out
+    documents.
+    """
     coordinator = at(OVER, "counts")
     other = sealed(second(coordinator.parties, ALL))
     other.finish("statistics")
@@ -358,8 +465,13 @@ def test_counts_are_given_for_one_router_an_epoch(at: At) -> None:
     third = sealed(second(coordinator.parties, ALL, "ab" * 16))
     third.finish("statistics")
     for name in ALL:
-        assert isinstance(third.ask(name, *third.question(other=True)).message, SealedSums)
-        assert third.refusal(name, third.confirm_request("counts", ALL)) == "already_counted"
+        assert isinstance(
+            third.ask(name, *third.question(other=True)).message, SealedSums
+        )
+        assert (
+            third.refusal(name, third.confirm_request("counts", ALL))
+            == "already_counted"
+        )
     nothing_revealed(third, "counts")
 
 
@@ -368,7 +480,9 @@ def test_counts_are_given_for_one_router_an_epoch(at: At) -> None:
 
 @pytest.fixture
 def both_read_first(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Two answers at once both read the state before either writes it, unless something keeps them apart."""
+    """Two answers at once both read the state before either writes it, unless something keeps them
+    apart.
+    """
     meeting = threading.Barrier(2)
     plain = SessionFile.load
 
@@ -384,7 +498,9 @@ def both_read_first(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def at_once(coordinator: Hostile, name: str, *requests: Message) -> list[Message]:
-    """The answers of one holder to requests that arrive at the same time, each in a process of its own."""
+    """The answers of one holder to requests that arrive at the same time, each in a process of its
+    own.
+    """
 
     def send(request: Message) -> Opened[Message]:
         return coordinator.ask(name, request)
@@ -394,7 +510,9 @@ def at_once(coordinator: Hostile, name: str, *requests: Message) -> list[Message
 
 
 def one_and_a_refusal(answers: list[Message], kind: type[Message]) -> None:
-    assert sorted(answer.kind for answer in answers) == sorted((kind.kind, Refusal.kind))
+    assert sorted(answer.kind for answer in answers) == sorted(
+        (kind.kind, Refusal.kind)
+    )
     [refusal] = [answer for answer in answers if isinstance(answer, Refusal)]
     assert refusal.code in ("already_answered", "two_survivor_sets")
 
@@ -403,7 +521,10 @@ def one_and_a_refusal(answers: list[Message], kind: type[Message]) -> None:
 def test_of_two_sets_asked_to_be_confirmed_at_once_one_is(at: At) -> None:
     """The state of a session is locked from reading to writing."""
     coordinator = at(CONFIRM)
-    requests = [coordinator.confirm_request("statistics", sent) for sent in (FEWER, WITHOUT["code-1"])]
+    requests = [
+        coordinator.confirm_request("statistics", sent)
+        for sent in (FEWER, WITHOUT["code-1"])
+    ]
     one_and_a_refusal(at_once(coordinator, VICTIM, *requests), Confirmed)
 
 
@@ -413,4 +534,6 @@ def test_of_two_cohorts_shown_at_once_one_is_given_envelopes(at: At) -> None:
     coordinator = at(SHARE)
     fewer: Share = coordinator.share_request(coordinator.cohort(WITHOUT["medicine"]))
     answers = at_once(coordinator, VICTIM, coordinator.share_request(), fewer)
-    assert [answer.code for answer in answers if isinstance(answer, Refusal)] == ["already_answered"]
+    assert [answer.code for answer in answers if isinstance(answer, Refusal)] == [
+        "already_answered"
+    ]

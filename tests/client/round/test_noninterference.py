@@ -16,7 +16,16 @@ from hypothesis import strategies as st
 from ridgeway.common.statistics import sums
 from tests.support.crafted_requests import CHANGES
 from tests.support.tiny import LETTERS
-from tests.support.two_worlds import CORPORA, MODES, NEW_EPOCH, NO_LIMIT, OWN, Play, Stage, Step
+from tests.support.two_worlds import (
+    CORPORA,
+    MODES,
+    NEW_EPOCH,
+    NO_LIMIT,
+    OWN,
+    Play,
+    Stage,
+    Step,
+)
 
 CORPUS = st.sampled_from(list(CORPORA.values()))
 NEIGHBOURS = ("one summed more", "one held out more", "one less")
@@ -38,7 +47,9 @@ def steps(draw: st.DrawFn, kinds: Sequence[str]) -> Step:
     change = draw(st.sampled_from(list(CHANGES)))
     fitting = [kind for kind in kinds if CHANGES[change].fits(kind)]
     ask = draw(st.sampled_from([*fitting, NEW_EPOCH]))
-    before = draw((st.just(ask) if ask in kinds else st.nothing()) | st.sampled_from(kinds))
+    before = draw(
+        (st.just(ask) if ask in kinds else st.nothing()) | st.sampled_from(kinds)
+    )
     return Step(before, ask, change, draw(st.integers(0, 15)), draw(st.booleans()))
 
 
@@ -46,7 +57,9 @@ def steps(draw: st.DrawFn, kinds: Sequence[str]) -> Step:
 def plays(draw: st.DrawFn, mode: str, kinds: Sequence[str], bisections: int) -> Play:
     pairs = draw(st.lists(PAIR, min_size=1, max_size=2))
     budget = draw(st.sampled_from((NO_LIMIT, ONE_ROUND)))
-    return Play(mode, pairs, draw(st.lists(steps(kinds), max_size=4)), budget, bisections)
+    return Play(
+        mode, pairs, draw(st.lists(steps(kinds), max_size=4)), budget, bisections
+    )
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +79,9 @@ def test_two_corpora_look_alike(stage: Stage, mode: str, data: st.DataObject) ->
 @pytest.mark.parametrize("mode", MODES)
 @given(data=st.data())
 @settings(max_examples=300, phases=NO_SHRINKING)
-def test_many_more_corpora_look_alike(stage: Stage, mode: str, data: st.DataObject) -> None:
+def test_many_more_corpora_look_alike(
+    stage: Stage, mode: str, data: st.DataObject
+) -> None:
     stage.play(data.draw(plays(mode, stage.kinds(mode), bisections=12)))
 
 
@@ -81,7 +96,9 @@ def test_the_same_corpus_looks_the_same(stage: Stage, mode: str) -> None:
 @pytest.mark.parametrize("mode", MODES)
 def test_every_corpus_can_be_opened(stage: Stage, mode: str) -> None:
     worlds = stage.play(Play(mode, [(OWN, OWN)]))
-    assert {name for name, corpus in CORPORA.items() if not worlds.open((corpus, corpus))} == set()
+    assert {
+        name for name, corpus in CORPORA.items() if not worlds.open((corpus, corpus))
+    } == set()
     assert worlds.opened == len(CORPORA) + 1
 
 
@@ -109,7 +126,9 @@ def test_data_has_no_name_that_follows_from_it(stage: Stage, mode: str) -> None:
 def test_noise_that_is_drawn_again_tells_no_change(stage: Stage, mode: str) -> None:
     """Where noise is repeated as long as nothing changes, other noise tells that something has."""
     changes = ("the same", "anew")
-    again = [Step("evaluate", kind, each) for kind in ("collect", "seal") for each in changes]
+    again = [
+        Step("evaluate", kind, each) for kind in ("collect", "seal") for each in changes
+    ]
     stage.play(Play(mode, [(OWN, OWN), (OWN, CORPORA["one summed more"])], again))
 
 
@@ -126,10 +145,16 @@ def test_made_up_cohorts_do_not_measure_the_disk(stage: Stage) -> None:
     stage.play(Play("masked", [(OWN, OWN)], search))
 
 
-def test_made_up_cohorts_do_not_measure_a_corpus(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_made_up_cohorts_do_not_measure_a_corpus(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """How many members there may be before sums leave 64 bits depends on how large each is."""
-    monkeypatch.setattr(sums, "SUM_BOUND", sums.MAX_SQUARE << 17)  # as if corpora were larger
-    stage.play(Play("clear", [(OWN, CORPORA["many more"])], probes("collect", "many members")))
+    monkeypatch.setattr(
+        sums, "SUM_BOUND", sums.MAX_SQUARE << 17
+    )  # as if corpora were larger
+    stage.play(
+        Play("clear", [(OWN, CORPORA["many more"])], probes("collect", "many members"))
+    )
 
 
 def test_a_document_is_routed_by_itself_alone(stage: Stage) -> None:
@@ -139,8 +164,12 @@ def test_a_document_is_routed_by_itself_alone(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("mode", PRIVATE)
-def test_a_document_is_routed_by_itself_alone_whatever_the_total(stage: Stage, mode: str) -> None:
-    crafted = probes("evaluate", "total scaled", "one number", "one column", places=(0, 9))
+def test_a_document_is_routed_by_itself_alone_whatever_the_total(
+    stage: Stage, mode: str
+) -> None:
+    crafted = probes(
+        "evaluate", "total scaled", "one number", "one column", places=(0, 9)
+    )
     stage.play(Play(mode, [(OWN, CORPORA["one held out more"])], crafted))
 
 

@@ -7,7 +7,13 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from ridgeway.client.round.policy import Policy, check_cohort, check_members_of_sum, check_roster, check_terms
+from ridgeway.client.round.policy import (
+    Policy,
+    check_cohort,
+    check_members_of_sum,
+    check_roster,
+    check_terms,
+)
 from ridgeway.common.base.errors import Refused
 from ridgeway.common.base.settings import EQUAL_MASS, Sampling
 from ridgeway.common.privacy.privacy_settings import Privacy
@@ -16,7 +22,13 @@ from tests.support.making import fixed_identity
 
 ENCODER, OTHER = "a" * 64, "b" * 64
 COORDINATOR, OWN, NEIGHBOUR = (fixed_identity(number).public for number in (1, 2, 3))
-POLICY = Policy(coordinator=COORDINATOR, encoders=(ENCODER,), sampling=Sampling(16), modes=("clear",), min_cohort=2)
+POLICY = Policy(
+    coordinator=COORDINATOR,
+    encoders=(ENCODER,),
+    sampling=Sampling(16),
+    modes=("clear",),
+    min_cohort=2,
+)
 TERMS = Terms(
     mode="clear",
     encoder=ENCODER,
@@ -27,7 +39,11 @@ TERMS = Terms(
     mass=EQUAL_MASS,
 )
 PLAIN = {"weighting": "tokens", "mass": 0}
-PRIVATE = {**PLAIN, "mode": "private", "privacy": Privacy(mode="columns", epsilon=1.0, prior=OTHER)}
+PRIVATE = {
+    **PLAIN,
+    "mode": "private",
+    "privacy": Privacy(mode="columns", epsilon=1.0, prior=OTHER),
+}
 PRIVATELY = {"modes": ("private",)}
 
 
@@ -36,7 +52,14 @@ def terms(**changes: Any) -> Terms:
 
 
 def private(**changes: Any) -> Terms:
-    return terms(**{**PRIVATE, "privacy": Privacy(**{"mode": "columns", "epsilon": 1.0, "prior": OTHER, **changes})})
+    return terms(
+        **{
+            **PRIVATE,
+            "privacy": Privacy(
+                **{"mode": "columns", "epsilon": 1.0, "prior": OTHER, **changes}
+            ),
+        }
+    )
 
 
 def cohort(members: dict[str, str], given: Terms = TERMS) -> Cohort:
@@ -57,7 +80,10 @@ def code(check: Any, *values: Any) -> str:
         ({}, TERMS),
         ({"encoders": (OTHER, ENCODER)}, TERMS),
         ({"sampling": Sampling(1)}, terms(sampling=Sampling(1))),
-        ({"sampling": Sampling(16, max_tokens=99)}, terms(sampling=Sampling(16, max_tokens=99))),
+        (
+            {"sampling": Sampling(16, max_tokens=99)},
+            terms(sampling=Sampling(16, max_tokens=99)),
+        ),
         ({"weightings": ("equal", "tokens")}, terms(**PLAIN)),
         ({"modes": ("masked", "clear")}, terms(mode="masked")),
         (PRIVATELY, terms(**PRIVATE)),
@@ -66,7 +92,9 @@ def code(check: Any, *values: Any) -> str:
         ({**PRIVATELY, "max_delta": 1e-6}, private(delta=1e-6)),
     ],
 )
-def test_terms_within_the_policy_are_agreed_to(policy: dict[str, Any], given: Terms) -> None:
+def test_terms_within_the_policy_are_agreed_to(
+    policy: dict[str, Any], given: Terms
+) -> None:
     """Whatever it names."""
     check_terms(POLICY.model_copy(update=policy), given)
 
@@ -78,7 +106,11 @@ def test_terms_within_the_policy_are_agreed_to(policy: dict[str, Any], given: Te
         ({"modes": ("private", "masked")}, TERMS, "mode_not_allowed"),
         ({}, terms(mode="masked"), "mode_not_allowed"),
         ({"modes": ("masked", "clear")}, terms(**PRIVATE), "mode_not_allowed"),
-        ({**PRIVATELY, "max_round_epsilon": 0.99}, terms(**PRIVATE), "privacy_not_allowed"),
+        (
+            {**PRIVATELY, "max_round_epsilon": 0.99},
+            terms(**PRIVATE),
+            "privacy_not_allowed",
+        ),
         (PRIVATELY, private(epsilon=8.0), "privacy_not_allowed"),
         (PRIVATELY, private(mode="full"), "privacy_not_allowed"),
         (PRIVATELY, private(delta=1e-6), "privacy_not_allowed"),
@@ -101,12 +133,26 @@ def test_terms_outside_the_policy_are_refused_with_their_code(
     """For the terms alone, and for a cohort under them."""
     conditions = POLICY.model_copy(update=policy)
     assert code(check_terms, conditions, given) == expected
-    assert code(check_cohort, conditions, cohort({OWN: "law", NEIGHBOUR: "code"}, given), OWN, "law") == expected
+    assert (
+        code(
+            check_cohort,
+            conditions,
+            cohort({OWN: "law", NEIGHBOUR: "code"}, given),
+            OWN,
+            "law",
+        )
+        == expected
+    )
 
 
 def test_a_holder_finds_its_own_place_in_a_cohort() -> None:
-    """With its share: all of the mass where it is alone in its domain, an equal part where it is not."""
-    alone, shared = cohort({OWN: "law", NEIGHBOUR: "code"}), cohort({OWN: "law", NEIGHBOUR: "law"})
+    """With its share: all of the mass where it is alone in its domain, an equal part where it is
+    not.
+    """
+    alone, shared = (
+        cohort({OWN: "law", NEIGHBOUR: "code"}),
+        cohort({OWN: "law", NEIGHBOUR: "law"}),
+    )
     member = check_cohort(POLICY, alone, OWN, "law")
     assert (member.key, member.domain, alone.shares[OWN]) == (OWN, "law", EQUAL_MASS)
     assert check_cohort(POLICY, shared, OWN, "law").key == OWN
@@ -150,7 +196,9 @@ def test_a_cohort_that_the_holder_did_not_agree_to_is_refused(
         {"new": 1},
     ],
 )
-def test_a_policy_that_protects_nothing_cannot_be_written(changes: dict[str, Any]) -> None:
+def test_a_policy_that_protects_nothing_cannot_be_written(
+    changes: dict[str, Any],
+) -> None:
     """No key, no encoder, no window, no cohort, or a condition that nobody knows."""
     with pytest.raises(ValidationError):
         Policy(**{**POLICY.model_dump(), **changes})
@@ -159,13 +207,20 @@ def test_a_policy_that_protects_nothing_cannot_be_written(changes: dict[str, Any
 def test_terms_and_policies_that_no_text_can_be_sampled_by_are_no_records() -> None:
     """Whoever sends or writes them: it is said when they are read, not in the middle of a round."""
     for record in (TERMS, POLICY):
-        with pytest.raises(ValidationError, match="a stride of 8 is shorter than the window of 16"):
+        with pytest.raises(
+            ValidationError, match="a stride of 8 is shorter than the window of 16"
+        ):
             record.model_copy(update={"sampling": {"window": 16, "stride": 8}})
 
 
-@pytest.mark.parametrize(("members", "pinned", "expected"), [(2, 2, "cohort_too_small"), (4, 6, "too_few_of_roster")])
+@pytest.mark.parametrize(
+    ("members", "pinned", "expected"),
+    [(2, 2, "cohort_too_small"), (4, 6, "too_few_of_roster")],
+)
 def test_a_sum_of_few_is_refused(members: int, pinned: int, expected: str) -> None:
-    """Fewer than the holder's own minimum, or no more than two thirds of those that it has pinned."""
+    """Fewer than the holder's own minimum, or no more than two thirds of those that it has
+    pinned.
+    """
     policy = POLICY.model_copy(update={"min_cohort": 3})
     assert code(check_members_of_sum, policy, members, pinned) == expected
     check_members_of_sum(policy, 5, 6)
@@ -183,7 +238,10 @@ def test_terms_and_cohorts_that_contradict_themselves_are_no_records() -> None:
     """A mass without weighting, noise without privacy, a member twice, another order."""
     plain = cohort({OWN: "law", NEIGHBOUR: "code"})
     for changes, sentence in (
-        ({"members": (plain.members[0], plain.members[0])}, "duplicate holder in the cohort"),
+        (
+            {"members": (plain.members[0], plain.members[0])},
+            "duplicate holder in the cohort",
+        ),
         ({"members": plain.members[::-1]}, "not in their order"),
     ):
         with pytest.raises(ValidationError, match=sentence):

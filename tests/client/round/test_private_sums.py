@@ -1,4 +1,6 @@
-"""Outputs under noise: one vector of an epoch, the same again and no other, paid for before it leaves."""
+"""Outputs under noise: one vector of an epoch, the same again and no other, paid for before it
+leaves.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,13 @@ from ridgeway.common.privacy import document_bound
 from ridgeway.common.privacy.document_bound import UNIT
 from ridgeway.common.privacy.privacy_settings import surely_noised
 from ridgeway.common.protocol.cohort import Terms, form_cohort
-from ridgeway.common.protocol.messages import Collect, Counted, Evaluate, NoisyStatistics, Refusal
+from ridgeway.common.protocol.messages import (
+    Collect,
+    Counted,
+    Evaluate,
+    NoisyStatistics,
+    Refusal,
+)
 from ridgeway.common.protocol.packet import open_packet, seal_packet, vector_blob
 from tests.support.making import fixed_identity
 from tests.support.simulated_federation import Parties, found_private, own_texts
@@ -54,7 +62,9 @@ def outputs(parties: Parties, **changes: Any) -> NoisyOutputs:
 
 
 def vector(parties: Parties, **changes: Any) -> list[int]:
-    return [int(value) for value in outputs(parties, **changes).column_sums().cross[:, 0]]
+    return [
+        int(value) for value in outputs(parties, **changes).column_sums().cross[:, 0]
+    ]
 
 
 def spent(parties: Parties) -> list[str]:
@@ -67,7 +77,9 @@ def spent(parties: Parties) -> list[str]:
 def test_the_same_vector_leaves_again(parties: Parties) -> None:
     """However often it is asked for, and it is paid for once; it is not the exact one."""
     holder = parties.holder("law")
-    exact = holder.epochs.document_sums(holder.epoch(parties.federation().terms)).column.tolist()
+    exact = holder.epochs.document_sums(
+        holder.epoch(parties.federation().terms)
+    ).column.tolist()
     first = vector(parties)
     assert vector(parties) == vector(parties) == first != exact
     assert spent(parties) == ["statistics"]
@@ -76,7 +88,11 @@ def test_the_same_vector_leaves_again(parties: Parties) -> None:
 def test_the_same_counts_leave_again_and_no_others(parties: Parties) -> None:
     """Another router is another question; it is refused, and costs nothing."""
     first = outputs(parties).counts(COUNTS, QUESTION).tolist()
-    assert outputs(parties).counts(COUNTS, QUESTION).tolist() == first != (UNIT * COUNTS).tolist()
+    assert (
+        outputs(parties).counts(COUNTS, QUESTION).tolist()
+        == first
+        != (UNIT * COUNTS).tolist()
+    )
     for counts, question in ((COUNTS, OTHER), (np.array([3, 1]), QUESTION)):
         with pytest.raises(Refused) as refused:
             outputs(parties).counts(counts, question)
@@ -85,7 +101,9 @@ def test_the_same_counts_leave_again_and_no_others(parties: Parties) -> None:
 
 
 @pytest.mark.parametrize("changes", [{"epsilon": 0.5}, {"delta": 1e-9}])
-def test_other_noise_is_not_drawn_for_the_same_data(parties: Parties, changes: dict[str, float]) -> None:
+def test_other_noise_is_not_drawn_for_the_same_data(
+    parties: Parties, changes: dict[str, float]
+) -> None:
     """Two vectors with noise of their own would tell more than one."""
     vector(parties)
     with pytest.raises(Refused) as refused:
@@ -93,7 +111,9 @@ def test_other_noise_is_not_drawn_for_the_same_data(parties: Parties, changes: d
     assert refused.value.code == "epoch_used"
 
 
-def test_a_new_epoch_of_the_same_documents_is_noised_and_paid_for_anew(parties: Parties) -> None:
+def test_a_new_epoch_of_the_same_documents_is_noised_and_paid_for_anew(
+    parties: Parties,
+) -> None:
     """So whether a corpus has changed cannot be told from what leaves."""
     parties.rewrite("law", "max_epsilon = 1.3", "max_epsilon = 4.0")
     first = vector(parties)
@@ -103,7 +123,9 @@ def test_a_new_epoch_of_the_same_documents_is_noised_and_paid_for_anew(parties: 
 
 
 def test_a_lost_vector_is_not_made_again(parties: Parties) -> None:
-    """Paid for and gone from the folder, as in an older copy of it: another one would be a second one."""
+    """Paid for and gone from the folder, as in an older copy of it: another one would be a second
+    one.
+    """
     vector(parties)
     holder = parties.holder("law")
     [path] = holder.folder.glob("epochs/*/statistics.noisy")
@@ -172,7 +194,9 @@ def test_a_crash_between_keeping_and_paying_costs_nothing_twice(
         assert kept[0].tolist()[: len(first)] == first
 
 
-def test_nothing_leaves_that_was_not_kept(parties: Parties, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_leaves_that_was_not_kept(
+    parties: Parties, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A full disk costs nothing: the vector is kept first, then paid for."""
     with monkeypatch.context() as patch:
         patch.setattr("ridgeway.client.round.epochs.write_whole", crash)
@@ -195,15 +219,26 @@ def pay(parties: Parties) -> None:
     """As a holder does that signs the total."""
     holder, terms = parties.holder("law"), parties.federation().terms
     epoch = holder.epoch(terms)
-    holder.account.pay(holder.account.expense(epoch.name, "statistics", "private", terms.privacy, epoch.holdout))
+    holder.account.pay(
+        holder.account.expense(
+            epoch.name, "statistics", "private", terms.privacy, epoch.holdout
+        )
+    )
 
 
 def shared(parties: Parties, cohort: str, members: int = 3) -> list[int]:
-    return [int(value) for value in outputs(parties).shared_sums(members, cohort).gram.ravel()]
+    return [
+        int(value)
+        for value in outputs(parties).shared_sums(members, cohort).gram.ravel()
+    ]
 
 
-def test_sums_with_a_share_of_the_noise_are_for_one_cohort_once_they_are_signed(full: Parties) -> None:
-    """Before that another cohort gets noise of its own, since nothing was opened; afterwards none does."""
+def test_sums_with_a_share_of_the_noise_are_for_one_cohort_once_they_are_signed(
+    full: Parties,
+) -> None:
+    """Before that another cohort gets noise of its own, since nothing was opened; afterwards none
+    does.
+    """
     first = shared(full, QUESTION)
     assert shared(full, QUESTION) == first
     other = shared(full, OTHER)
@@ -227,8 +262,12 @@ def test_sums_that_could_wrap_around_in_their_cohort_are_not_made(
         shared(full, OTHER, members=9)
 
 
-def test_fewer_members_each_draw_more(monkeypatch: pytest.MonkeyPatch, full: Parties) -> None:
-    """With a third of them gone, what is left is still enough; the column has all of it from everybody."""
+def test_fewer_members_each_draw_more(
+    monkeypatch: pytest.MonkeyPatch, full: Parties
+) -> None:
+    """With a third of them gone, what is left is still enough; the column has all of it from
+    everybody.
+    """
     drawn: list[int] = []
 
     def noted(sigma: int, count: int, draw: Callable[[int], bytes]) -> Any:
@@ -250,19 +289,27 @@ def test_fewer_members_each_draw_more(monkeypatch: pytest.MonkeyPatch, full: Par
 
 
 def cohort_of(holder: Holder, terms: Terms) -> Any:
-    return form_cohort(terms, {holder.identity.public: "law", fixed_identity(9).public: "code"})
+    return form_cohort(
+        terms, {holder.identity.public: "law", fixed_identity(9).public: "code"}
+    )
 
 
-def test_a_holder_counts_for_its_own_solution_of_the_total(parties: Parties, terms: Terms) -> None:
+def test_a_holder_counts_for_its_own_solution_of_the_total(
+    parties: Parties, terms: Terms
+) -> None:
     """What is sent is a total, not weights; the same total gets the same counts, any other none."""
     holder, identity = parties.holder("law"), parties.federation().identity
 
     def ask(message: Any, *blobs: Any) -> Any:
-        return open_packet(answer(holder, seal_packet(message, identity, round="cd" * 16, blobs=blobs))).message
+        return open_packet(
+            answer(holder, seal_packet(message, identity, round="cd" * 16, blobs=blobs))
+        ).message
 
     assert isinstance(ask(Collect(cohort=cohort_of(holder, terms))), NoisyStatistics)
     total = np.arange(terms.vector_size(3), dtype=np.int64) * UNIT
-    asked = Evaluate(terms=terms, domains=DOMAINS, selector="average", k=10, holders=DOMAINS)
+    asked = Evaluate(
+        terms=terms, domains=DOMAINS, selector="average", k=10, holders=DOMAINS
+    )
     counted = ask(asked, vector_blob(total))
     assert isinstance(counted, Counted)
     assert (len(counted.counts), counted.quality, counted.reliability) == (3, (), ())
@@ -275,9 +322,18 @@ def test_a_holder_counts_for_its_own_solution_of_the_total(parties: Parties, ter
 def refusal_to_count(parties: Parties, terms: Terms, **changes: Any) -> str:
     """The code with which the holder refuses to count for a total of zeros; nothing is spent."""
     holder, identity = parties.holder("law"), parties.federation().identity
-    given = {"terms": terms, "domains": DOMAINS, "selector": "average", "k": 10, "holders": DOMAINS, **changes}
+    given = {
+        "terms": terms,
+        "domains": DOMAINS,
+        "selector": "average",
+        "k": 10,
+        "holders": DOMAINS,
+        **changes,
+    }
     blob = vector_blob(np.zeros(terms.vector_size(3), dtype=np.int64))
-    reply = answer(holder, seal_packet(Evaluate(**given), identity, round="cd" * 16, blobs=(blob,)))
+    reply = answer(
+        holder, seal_packet(Evaluate(**given), identity, round="cd" * 16, blobs=(blob,))
+    )
     message = open_packet(reply).message
     assert isinstance(message, Refusal)
     assert spent(parties) == []
@@ -286,15 +342,25 @@ def refusal_to_count(parties: Parties, terms: Terms, **changes: Any) -> str:
 
 @pytest.mark.parametrize(
     "changes",
-    [{"temperatures": (1.0,)}, {"experts": ("e",)}, {"last": "0" * 64}, {"session": "0" * 64}, {"holders": ("law",)}],
+    [
+        {"temperatures": (1.0,)},
+        {"experts": ("e",)},
+        {"last": "0" * 64},
+        {"session": "0" * 64},
+        {"holders": ("law",)},
+    ],
     ids=lambda changes: next(iter(changes)),
 )
-def test_in_private_rounds_nothing_else_is_counted(parties: Parties, terms: Terms, changes: dict[str, Any]) -> None:
+def test_in_private_rounds_nothing_else_is_counted(
+    parties: Parties, terms: Terms, changes: dict[str, Any]
+) -> None:
     """Neither calibration nor changes since the last release: no noise is on these."""
     assert refusal_to_count(parties, terms, **changes) == "malformed"
 
 
-def test_without_the_prior_a_total_is_not_solved(parties: Parties, terms: Terms) -> None:
+def test_without_the_prior_a_total_is_not_solved(
+    parties: Parties, terms: Terms
+) -> None:
     """It is named as missing."""
     (parties.homes["law"] / PRIOR).unlink()
     assert refusal_to_count(parties, terms) == "prior_missing"
@@ -305,5 +371,7 @@ def test_weights_beyond_all_routers_are_not_counted_with(
     parties: Parties, terms: Terms, monkeypatch: pytest.MonkeyPatch, weight: float
 ) -> None:
     """Whatever total they come from."""
-    monkeypatch.setattr(answers, "solve_private", lambda *_: np.full((terms.features, 3), weight))
+    monkeypatch.setattr(
+        answers, "solve_private", lambda *_: np.full((terms.features, 3), weight)
+    )
     assert refusal_to_count(parties, terms) == "malformed"

@@ -14,16 +14,33 @@ from ridgeway.client.round.holder import CARD, IDENTITY
 from ridgeway.client.round.totals import OPENED
 from ridgeway.common.base.errors import InputError, Refused
 from ridgeway.common.base.identity import HandOver, hand_over, next_key
-from ridgeway.common.protocol.invitation import Card, read_signed_json, write_signed_json
+from ridgeway.common.protocol.invitation import (
+    Card,
+    read_signed_json,
+    write_signed_json,
+)
 from ridgeway.common.protocol.messages import Announce, Offer, Revealed, SealedSums
 from ridgeway.common.protocol.packet import seal_packet
 from ridgeway.coordinator.round.round import check_round
 from tests.support.faults import make_haste
 from tests.support.hostile import Hostile
 from tests.support.making import fixed_identity
-from tests.support.simulated_federation import Direct, Parties, found, no_watch, populate, round_of
+from tests.support.simulated_federation import (
+    Direct,
+    Parties,
+    found,
+    no_watch,
+    populate,
+    round_of,
+)
 
-PEOPLE = {"medicine": "medicine", "code-1": "code", "code-2": "code", "law-1": "law", "law-2": "law"}
+PEOPLE = {
+    "medicine": "medicine",
+    "code-1": "code",
+    "code-2": "code",
+    "law-1": "law",
+    "law-2": "law",
+}
 
 
 @pytest.fixture
@@ -40,14 +57,18 @@ def renew(parties: Parties, name: str) -> HandOver:
     return link
 
 
-def sealed(parties: Parties, number: int, names: Sequence[str] = tuple(PEOPLE)) -> Hostile:
+def sealed(
+    parties: Parties, number: int, names: Sequence[str] = tuple(PEOPLE)
+) -> Hostile:
     session = Hostile(parties, list(names), f"{number:032x}")
     session.begin()
     session.seal()
     return session
 
 
-def opened(parties: Parties, number: int, names: Sequence[str] = tuple(PEOPLE)) -> Hostile:
+def opened(
+    parties: Parties, number: int, names: Sequence[str] = tuple(PEOPLE)
+) -> Hostile:
     session = sealed(parties, number, names)
     session.finish("statistics")
     return session
@@ -56,20 +77,29 @@ def opened(parties: Parties, number: int, names: Sequence[str] = tuple(PEOPLE)) 
 # Sums under the old key and under the new one
 
 
-def test_a_holder_that_renewed_its_key_does_not_pass_for_one_that_joined(parties: Parties) -> None:
-    """Its data of one epoch is in one total, under whichever key: nobody signs the second sum, itself among them."""
+def test_a_holder_that_renewed_its_key_does_not_pass_for_one_that_joined(
+    parties: Parties,
+) -> None:
+    """Its data of one epoch is in one total, under whichever key: nobody signs the second sum,
+    itself among them.
+    """
     opened(parties, 1)
     renew(parties, "law-1")
     parties.ready("code-1")
     session = sealed(parties, 2)
     signs = [name for name in PEOPLE if name != "code-1"]
-    codes = {session.refusal(name, session.confirm_request("statistics", session.names)) for name in signs}
+    codes = {
+        session.refusal(name, session.confirm_request("statistics", session.names))
+        for name in signs
+    }
     assert codes == {"epoch_used"}
     assert session.gave(Revealed) == []
 
 
 def test_the_same_sum_under_a_new_key_shows_nothing_new(parties: Parties) -> None:
-    """A renewal alone stands in nobody's way: the same data under another key may be opened again, and is the same."""
+    """A renewal alone stands in nobody's way: the same data under another key may be opened again,
+    and is the same.
+    """
     first = opened(parties, 1)
     renew(parties, "law-1")
     second = opened(parties, 2)
@@ -81,7 +111,9 @@ def test_the_same_sum_under_a_new_key_shows_nothing_new(parties: Parties) -> Non
 
 
 def test_members_of_totals_are_known_by_their_first_keys(parties: Parties) -> None:
-    """So a member that came back under another key is none that joined: the notice names those that really did."""
+    """So a member that came back under another key is none that joined: the notice names those that
+    really did.
+    """
     opened(parties, 1)
     renew(parties, "law-1")
     for name in PEOPLE:
@@ -92,22 +124,33 @@ def test_members_of_totals_are_known_by_their_first_keys(parties: Parties) -> No
 
 
 def test_counts_are_given_for_one_router_under_whichever_keys(parties: Parties) -> None:
-    """A member that renews its key again and again cannot have the others count for another router."""
+    """A member that renews its key again and again cannot have the others count for another
+    router.
+    """
     session = opened(parties, 1)
     session.count()
     session.finish("counts")
     renew(parties, "law-1")
     again = opened(parties, 2)
     for name in PEOPLE:
-        assert isinstance(again.ask(name, *again.question(other=True)).message, SealedSums)
-        assert again.refusal(name, again.confirm_request("counts", again.names)) == "already_counted"
+        assert isinstance(
+            again.ask(name, *again.question(other=True)).message, SealedSums
+        )
+        assert (
+            again.refusal(name, again.confirm_request("counts", again.names))
+            == "already_counted"
+        )
 
 
 # Two keys at once
 
 
-def test_one_holder_under_two_keys_is_not_two_members_of_a_cohort(parties: Parties) -> None:
-    """A copy of the folder from before the renewal answers beside the renewed one: every member sees through it."""
+def test_one_holder_under_two_keys_is_not_two_members_of_a_cohort(
+    parties: Parties,
+) -> None:
+    """A copy of the folder from before the renewal answers beside the renewed one: every member
+    sees through it.
+    """
     copy = parties.copy(parties.folder / "copy").homes["law-1"]
     link = renew(parties, "law-1")
     session = Hostile(parties, [*PEOPLE, "twin"], "1" * 32)
@@ -115,11 +158,17 @@ def test_one_holder_under_two_keys_is_not_two_members_of_a_cohort(parties: Parti
     session.key_of["twin"] = link.before
     session._roster["twin"] = session._roster["law-1"]
     session.announce()
-    codes = {session.refusal(name, session.share_request()) for name in PEOPLE if name != "twin"}
+    codes = {
+        session.refusal(name, session.share_request())
+        for name in PEOPLE
+        if name != "twin"
+    }
     assert codes == {"repeated_holder"}
 
 
-def test_the_old_key_counts_no_more_once_its_hand_over_was_met(parties: Parties) -> None:
+def test_the_old_key_counts_no_more_once_its_hand_over_was_met(
+    parties: Parties,
+) -> None:
     """Whoever has stolen it cannot take the holder's place, and is told why."""
     copy = parties.copy(parties.folder / "copy").homes["law-1"]
     link = renew(parties, "law-1")
@@ -129,17 +178,27 @@ def test_the_old_key_counts_no_more_once_its_hand_over_was_met(parties: Parties)
     session.key_of["law-1"] = link.before
     session._roster["law-1"] = replace(session._roster["law-1"], key=link.before)
     session.announce()
-    assert {session.refusal(name, session.share_request()) for name in PEOPLE if name != "law-1"} == {"key_handed_over"}
+    assert {
+        session.refusal(name, session.share_request())
+        for name in PEOPLE
+        if name != "law-1"
+    } == {"key_handed_over"}
 
 
-def test_a_second_hand_over_of_one_key_is_refused_by_all_who_met_the_first(parties: Parties) -> None:
-    """The holders, its owner and the coordinator; their journals keep the proof, and `client verify` shows it."""
+def test_a_second_hand_over_of_one_key_is_refused_by_all_who_met_the_first(
+    parties: Parties,
+) -> None:
+    """The holders, its owner and the coordinator; their journals keep the proof, and `client
+    verify` shows it.
+    """
     copy = parties.copy(parties.folder / "copy")
     renew(parties, "law-1")
     opened(parties, 1)
     stolen = renew_identity(copy.homes["law-1"])
     with pytest.raises(InputError, match="handed over twice"):
-        parties.federation().ledger.admit("law-1", read_signed_json(copy.homes["law-1"] / CARD, Card))
+        parties.federation().ledger.admit(
+            "law-1", read_signed_json(copy.homes["law-1"] / CARD, Card)
+        )
     parties.homes["law-1"] = copy.homes["law-1"]
     session = Hostile(parties, list(PEOPLE), "2" * 32)
     session.handovers = (*session.handovers, stolen)
@@ -147,13 +206,21 @@ def test_a_second_hand_over_of_one_key_is_refused_by_all_who_met_the_first(parti
     session._roster["law-1"] = replace(session._roster["law-1"], key=stolen.after)
     session.announce()
     others = [name for name in PEOPLE if name != "law-1"]
-    assert {session.refusal(name, session.share_request()) for name in others} == {"forked_key"}
-    [keys] = [each for each in HolderRecord(parties.homes["medicine"]).check() if each.name == "keys"]
+    assert {session.refusal(name, session.share_request()) for name in others} == {
+        "forked_key"
+    }
+    [keys] = [
+        each
+        for each in HolderRecord(parties.homes["medicine"]).check()
+        if each.name == "keys"
+    ]
     assert not keys.good
     assert "handed over twice" in keys.words
 
 
-def test_a_hand_over_that_the_old_key_has_not_signed_is_nothing(parties: Parties) -> None:
+def test_a_hand_over_that_the_old_key_has_not_signed_is_nothing(
+    parties: Parties,
+) -> None:
     """Neither from another member nor on a card."""
     stranger, victim = fixed_identity(9), parties.holder("law-1")
     good = hand_over(fixed_identity(8), stranger, 1)
@@ -162,21 +229,31 @@ def test_a_hand_over_that_the_old_key_has_not_signed_is_nothing(parties: Parties
         parties.holder("medicine").take_handovers([forged])
     card = read_signed_json(parties.homes["law-1"] / CARD, Card)
     write_signed_json(
-        card.model_copy(update={"key": stranger.public, "handovers": (forged,)}), stranger, parties.folder / "forged"
+        card.model_copy(update={"key": stranger.public, "handovers": (forged,)}),
+        stranger,
+        parties.folder / "forged",
     )
     with pytest.raises(Refused, match="not signed"):
-        parties.federation().ledger.admit("law-1", read_signed_json(parties.folder / "forged", Card))
+        parties.federation().ledger.admit(
+            "law-1", read_signed_json(parties.folder / "forged", Card)
+        )
     plain = card.model_copy(update={"key": stranger.public})
     write_signed_json(plain, stranger, parties.folder / "plain")
     with pytest.raises(InputError, match="with another key"):
-        parties.federation().ledger.admit("law-1", read_signed_json(parties.folder / "plain", Card))
+        parties.federation().ledger.admit(
+            "law-1", read_signed_json(parties.folder / "plain", Card)
+        )
 
 
 def test_hand_overs_of_strangers_are_not_kept(parties: Parties) -> None:
     """A coordinator cannot fill a journal with keys that concern nobody here."""
     link = hand_over(fixed_identity(8), fixed_identity(9), 1)
     federation = parties.federation()
-    request = seal_packet(Announce(terms=federation.terms, handovers=(link,)), federation.identity, round="4" * 32)
+    request = seal_packet(
+        Announce(terms=federation.terms, handovers=(link,)),
+        federation.identity,
+        round="4" * 32,
+    )
     session = Hostile(parties, list(PEOPLE), "4" * 32)
     assert isinstance(session.send("law-1", request).message, Offer)
     assert parties.holder("law-1").handovers.links == ()
@@ -186,7 +263,9 @@ def test_hand_overs_of_strangers_are_not_kept(parties: Parties) -> None:
 
 
 def test_a_renewal_changes_no_release(parties: Parties) -> None:
-    """Holders that pinned the old key go on with the new one, the kept total counts, and nothing is opened again."""
+    """Holders that pinned the old key go on with the new one, the kept total counts, and nothing is
+    opened again.
+    """
     first = round_of(parties)
     opened_before = len(parties.holder("medicine").journal.entries(OPENED))
     old = parties.holder("law-1").identity.public
@@ -197,7 +276,9 @@ def test_a_renewal_changes_no_release(parties: Parties) -> None:
     assert len(parties.holder("medicine").journal.entries(OPENED)) == opened_before
     new = parties.holder("law-1").identity.public
     assert all(
-        new in parties.holder(name).pinned_keys and old not in parties.holder(name).pinned_keys for name in PEOPLE
+        new in parties.holder(name).pinned_keys
+        and old not in parties.holder(name).pinned_keys
+        for name in PEOPLE
     )
     record = HolderRecord(parties.homes["law-1"])
     assert all(each.good for each in record.check())
@@ -219,7 +300,9 @@ def test_a_holder_that_was_not_told_yet_does_not_take_part(parties: Parties) -> 
 
 
 def test_a_renewal_that_is_cut_off_is_brought_to_its_end(parties: Parties) -> None:
-    """After the journal has the hand-over, the next process finds the new key; before that, the old one holds."""
+    """After the journal has the hand-over, the next process finds the new key; before that, the old
+    one holds.
+    """
     home = parties.homes["law-1"]
     before = (home / IDENTITY).read_bytes()
     renew_identity(home)

@@ -1,4 +1,6 @@
-"""The confirmed roster: whom a holder takes part with, and the code by which holders compare what they were shown."""
+"""The confirmed roster: whom a holder takes part with, and the code by which holders compare what
+they were shown.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,12 @@ from hypothesis import strategies as st
 from ridgeway.client.deploy.holder_folder import renew_identity
 from ridgeway.client.deploy.notices import Gate, tell_unconfirmed
 from ridgeway.client.round.answers import answer
-from ridgeway.client.round.roster import ROSTER, load_roster, roster_change, write_roster
+from ridgeway.client.round.roster import (
+    ROSTER,
+    load_roster,
+    roster_change,
+    write_roster,
+)
 from ridgeway.common.base.errors import FormatError
 from ridgeway.common.deploy.notice import ANNOUNCED_ROSTER, NOTICE
 from ridgeway.common.protocol.invitation import Place, Roster
@@ -39,7 +46,9 @@ def place(byte: int, name: str, domain: str = "code") -> Place:
 
 
 def test_the_roster_holds_exactly_what_was_written_last(tmp_path: Path) -> None:
-    """In one order, however it was given, in a file that only its owner can read; nobody is in it at first."""
+    """In one order, however it was given, in a file that only its owner can read; nobody is in it
+    at first.
+    """
     first, other = place(1, "b"), place(2, "a")
     assert load_roster(tmp_path) == ()
     write_roster(tmp_path, [first, other])
@@ -49,10 +58,18 @@ def test_the_roster_holds_exactly_what_was_written_last(tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / ROSTER).stat().st_mode) == 0o600
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"\xff", b"[]", b'{"members": [{"name": "a"}]}', b'{"other": []}'])
-def test_a_damaged_roster_is_said_so_and_never_taken_for_an_empty_one(tmp_path: Path, content: bytes) -> None:
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b"\xff", b"[]", b'{"members": [{"name": "a"}]}', b'{"other": []}'],
+)
+def test_a_damaged_roster_is_said_so_and_never_taken_for_an_empty_one(
+    tmp_path: Path, content: bytes
+) -> None:
     (tmp_path / ROSTER).write_bytes(content)
-    with pytest.raises(FormatError, match=r"roster\.json is damaged; remove it, and confirm the members again"):
+    with pytest.raises(
+        FormatError,
+        match=r"roster\.json is damaged; remove it, and confirm the members again",
+    ):
         load_roster(tmp_path)
 
 
@@ -60,7 +77,9 @@ def test_a_key_that_was_handed_over_changes_nothing_and_another_name_does() -> N
     """Owners count, and what they are called."""
     before = [place(1, "a"), place(2, "b")]
     after = [place(3, "a"), place(2, "c")]
-    change = roster_change(before, after, lambda key: before[0].key if key == after[0].key else key)
+    change = roster_change(
+        before, after, lambda key: before[0].key if key == after[0].key else key
+    )
     assert (change.added, change.removed) == ((after[1],), (before[1],))
     assert not roster_change(before, reversed(before), str)
 
@@ -68,7 +87,12 @@ def test_a_key_that_was_handed_over_changes_nothing_and_another_name_does() -> N
 # The code
 
 members = st.lists(
-    st.builds(place, st.integers(0, 9), st.sampled_from(["a", "b", "ab"]), st.sampled_from(["code", "law"])),
+    st.builds(
+        place,
+        st.integers(0, 9),
+        st.sampled_from(["a", "b", "ab"]),
+        st.sampled_from(["code", "law"]),
+    ),
     max_size=4,
     unique=True,
 )
@@ -76,7 +100,9 @@ members = st.lists(
 
 @settings(max_examples=8)
 @given(one=members, other=members)
-def test_two_rosters_have_one_code_only_if_they_are_the_same(one: list[Place], other: list[Place]) -> None:
+def test_two_rosters_have_one_code_only_if_they_are_the_same(
+    one: list[Place], other: list[Place]
+) -> None:
     """In whichever order; 24 letters, 120 bits."""
     code = roster_code(one)
     assert (code == roster_code(other)) == (set(one) == set(other))
@@ -91,10 +117,19 @@ def test_the_code_of_a_known_roster_stays_the_same() -> None:
     import hashlib
 
     place = Place(name="law-1", domain="law", key="ab" * 32)
-    content = json.dumps([["law-1", "law", "ab" * 32]], indent=1, separators=(",", ": ")).encode() + b"\n"
-    digest = hashlib.scrypt(content, salt=b"ridgeway roster 1", n=32768, r=8, p=1, maxmem=2**26, dklen=15)
+    content = (
+        json.dumps(
+            [["law-1", "law", "ab" * 32]], indent=1, separators=(",", ": ")
+        ).encode()
+        + b"\n"
+    )
+    digest = hashlib.scrypt(
+        content, salt=b"ridgeway roster 1", n=32768, r=8, p=1, maxmem=2**26, dklen=15
+    )
     usual = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
-    letters = base64.b32encode(digest).decode().translate(str.maketrans(usual, ALPHABET))
+    letters = (
+        base64.b32encode(digest).decode().translate(str.maketrans(usual, ALPHABET))
+    )
     assert roster_code([place]).replace("-", "") == letters
 
 
@@ -108,7 +143,9 @@ def test_a_code_may_be_written_as_it_was_heard() -> None:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Parties:
-    """Three holders that are admitted and do not know each other yet, and a fourth that is not admitted."""
+    """Three holders that are admitted and do not know each other yet, and a fourth that is not
+    admitted.
+    """
     parties = found(tmp_path_factory.mktemp("whole"), mode="masked")
     for name in (OWN, *OTHERS):
         parties.settle(name, name, own_texts(name, name, 12))
@@ -131,14 +168,20 @@ class Desk:
         return self._workshop.call("client", command, self.parties.homes[name], *words)
 
     def operator(self, *words: str | Path) -> Finished:
-        return self._workshop.call("coordinator", words[0], self.parties.federation().folder, *words[1:])
+        return self._workshop.call(
+            "coordinator", words[0], self.parties.federation().folder, *words[1:]
+        )
 
     def members(self, *words: str, name: str = OWN) -> Finished:
-        return self("members", "--invite", self.parties.federation().link, *words, name=name)
+        return self(
+            "members", "--invite", self.parties.federation().link, *words, name=name
+        )
 
     def told(self) -> list[str]:
         """What `join` would tell of the members."""
-        return tell_unconfirmed(self.parties.holder(OWN), Gate(self.home, "127.0.0.1:1"))
+        return tell_unconfirmed(
+            self.parties.holder(OWN), Gate(self.home, "127.0.0.1:1")
+        )
 
     def code(self, name: str = OWN) -> str:
         return str(self.members("--json", name=name).json["code"])
@@ -157,7 +200,9 @@ def failed(done: Finished, words: str) -> None:
     assert done.stdout == ""
 
 
-def test_all_holders_see_one_code_and_confirming_it_pins_exactly_the_others(desk: Desk) -> None:
+def test_all_holders_see_one_code_and_confirming_it_pins_exactly_the_others(
+    desk: Desk,
+) -> None:
     """Nothing is pinned before; the journal knows the code."""
     codes = {name: desk.code(name) for name in (OWN, *OTHERS)}
     [code] = set(codes.values())
@@ -167,7 +212,9 @@ def test_all_holders_see_one_code_and_confirming_it_pins_exactly_the_others(desk
     done = desk("confirm", *code.lower().split("-"))
     assert done.code == 0, done.stderr
     keys = {name: desk.parties.holder(name).identity.public for name in codes}
-    assert {each.key for each in load_roster(desk.home)} == {keys[name] for name in OTHERS}
+    assert {each.key for each in load_roster(desk.home)} == {
+        keys[name] for name in OTHERS
+    }
     assert desk.parties.holder(OWN).pinned_keys == set(keys.values())
     [entry] = desk.parties.holder(OWN).journal.entries("roster")
     assert entry.facts["code"] == code
@@ -176,17 +223,24 @@ def test_all_holders_see_one_code_and_confirming_it_pins_exactly_the_others(desk
 
 
 def test_a_coordinator_that_shows_two_rosters_shows_two_codes(desk: Desk) -> None:
-    """One made up for `law`, with a member of the coordinator's own: what `code` reads out is refused."""
+    """One made up for `law`, with a member of the coordinator's own: what `code` reads out is
+    refused.
+    """
     honest = desk.code("code")
     desk.parties.admit(NEW)
     announce(desk.parties.federation())
     other = desk.members("--json").json
     assert other["code"] != honest and NEW in other["added"]
-    failed(desk("confirm", honest), f"have the code {other['code']}; whoever has another one was shown other members")
+    failed(
+        desk("confirm", honest),
+        f"have the code {other['code']}; whoever has another one was shown other members",
+    )
     assert load_roster(desk.home) == ()
 
 
-def test_a_changed_roster_shows_who_came_and_went_and_needs_a_new_code(desk: Desk) -> None:
+def test_a_changed_roster_shows_who_came_and_went_and_needs_a_new_code(
+    desk: Desk,
+) -> None:
     """Until then the confirmed members hold."""
     first = desk.code()
     assert desk("confirm", first).code == 0
@@ -194,7 +248,11 @@ def test_a_changed_roster_shows_who_came_and_went_and_needs_a_new_code(desk: Des
     desk.parties.admit(NEW)
     announce(desk.parties.federation())
     shown = desk.members("--json").json
-    assert (shown["added"], shown["removed"], shown["confirmed"]) == ([NEW], ["code"], False)
+    assert (shown["added"], shown["removed"], shown["confirmed"]) == (
+        [NEW],
+        ["code"],
+        False,
+    )
     assert {each.name for each in load_roster(desk.home)} == set(OTHERS)
     [told] = desk.told()
     assert "(1 more, 1 fewer)" in told
@@ -204,7 +262,9 @@ def test_a_changed_roster_shows_who_came_and_went_and_needs_a_new_code(desk: Des
 
 
 def test_a_renewed_key_needs_no_new_code(desk: Desk) -> None:
-    """Its owner has signed for it with the key that was confirmed; whoever confirms later pins it as the same one."""
+    """Its owner has signed for it with the key that was confirmed; whoever confirms later pins it
+    as the same one.
+    """
     assert desk("confirm", desk.code()).code == 0
     renew_identity(desk.parties.homes["code"])
     desk.parties.admit("code")
@@ -216,7 +276,9 @@ def test_a_renewed_key_needs_no_new_code(desk: Desk) -> None:
 
 
 def test_what_cannot_be_used_is_said_and_confirms_nobody(desk: Desk) -> None:
-    """Nothing shown yet, another coordinator's, a changed list, a list without this holder, an older notice."""
+    """Nothing shown yet, another coordinator's, a changed list, a list without this holder, an
+    older notice.
+    """
     link = desk.parties.federation().link
     failed(desk("confirm", "0" * 24), "no members were shown yet")
     failed(desk("members", "--invite", desk.home), f"has no {NOTICE}")
@@ -229,7 +291,10 @@ def test_what_cannot_be_used_is_said_and_confirms_nobody(desk: Desk) -> None:
     assert desk.members().code == 0
     for name, content in old.items():
         (link / name).write_bytes(content)
-    assert {each["name"] for each in desk.members("--json").json["members"]} == {OWN, "medicine"}
+    assert {each["name"] for each in desk.members("--json").json["members"]} == {
+        OWN,
+        "medicine",
+    }
     announce(desk.parties.federation())
     desk.operator("remove", OWN)
     failed(desk.members(), "has not got this holder's key")
@@ -244,9 +309,14 @@ def test_a_list_with_one_owner_twice_is_not_confirmed(desk: Desk) -> None:
     assert desk.members().code == 0
     roster = Roster.model_validate_json((desk.home / ANNOUNCED_ROSTER).read_bytes())
     twice = (*roster.members, Place(name="twin", domain="code", key=link.before))
-    content = json.dumps(roster.model_copy(update={"members": twice}).model_dump(mode="json"))
+    content = json.dumps(
+        roster.model_copy(update={"members": twice}).model_dump(mode="json")
+    )
     (desk.home / ANNOUNCED_ROSTER).write_text(content)
-    failed(desk("confirm", roster_code(twice)), "the cohort lists one holder under two keys")
+    failed(
+        desk("confirm", roster_code(twice)),
+        "the cohort lists one holder under two keys",
+    )
     assert load_roster(desk.home) == ()
 
 
@@ -261,7 +331,9 @@ def test_a_damaged_roster_is_told_in_one_sentence(desk: Desk) -> None:
     (desk.home / ROSTER).write_text("{")
     failed(desk.members(), "is damaged; remove it, and confirm the members again")
     federation = desk.parties.federation()
-    request = seal_packet(Announce(terms=federation.terms), federation.identity, round="cd" * 16)
+    request = seal_packet(
+        Announce(terms=federation.terms), federation.identity, round="cd" * 16
+    )
     refusal = open_packet(answer(desk.parties.holder(OWN), request)).message
     assert isinstance(refusal, Refusal)
     assert refusal.code == "failed"

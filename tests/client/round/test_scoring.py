@@ -1,4 +1,6 @@
-"""Scoring: what a holder counts is what the released router would do with the same texts, one by one."""
+"""Scoring: what a holder counts is what the released router would do with the same texts, one by
+one.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +28,16 @@ from tests.support.tiny import LETTERS, SPECIAL, tiny_encoder
 
 ENCODER = tiny_encoder()
 DOMAINS = ("code", "law", "medicine")
-RULES: tuple[tuple[SelectorName, int], ...] = (("average", 10), ("all", 10), ("entropy", 1), ("entropy", 7))
+RULES: tuple[tuple[SelectorName, int], ...] = (
+    ("average", 10),
+    ("all", 10),
+    ("entropy", 1),
+    ("entropy", 7),
+)
 SELECTORS = tuple(Selector(name, k) for name, k in RULES)
-texts = st.lists(st.text(LETTERS + "é", max_size=30) | st.just(SPECIAL), min_size=1, max_size=6)
+texts = st.lists(
+    st.text(LETTERS + "é", max_size=30) | st.just(SPECIAL), min_size=1, max_size=6
+)
 seeds = st.integers(0, 1 << 32)
 rules = st.sampled_from(SELECTORS)
 
@@ -36,7 +45,9 @@ Weights = NDArray[np.float64]
 
 
 def weights_of(seed: int) -> Weights:
-    return np.random.default_rng(seed).standard_normal((ENCODER.width + 1, len(DOMAINS)))
+    return np.random.default_rng(seed).standard_normal(
+        (ENCODER.width + 1, len(DOMAINS))
+    )
 
 
 def table_of(weights: Weights) -> RouterTable:
@@ -50,18 +61,32 @@ def held_out(documents: list[str]) -> HeldOut:
     return HeldOut(ids.astype(np.int32), lengths.astype(np.int64))
 
 
-def scorer(documents: list[str], weights: Weights, rule: Selector = SELECTORS[0], own: int = 0) -> Scorer:
+def scorer(
+    documents: list[str], weights: Weights, rule: Selector = SELECTORS[0], own: int = 0
+) -> Scorer:
     return Scorer(table_of(weights), rule, held_out(documents), own)
 
 
 def router_of(weights: Weights, rule: Selector) -> Router:
     """The router that would be released."""
-    return Router(DOMAINS, compile_table(ENCODER.table, ENCODER.scale, weights), ENCODER.tokenizer, rule)
+    return Router(
+        DOMAINS,
+        compile_table(ENCODER.table, ENCODER.scale, weights),
+        ENCODER.tokenizer,
+        rule,
+    )
 
 
 def release_of(weights: Weights) -> Release:
     manifest = {"domains": list(DOMAINS)}
-    return Release(manifest, weights, table_of(weights), ENCODER.tokenizer, SELECTORS[0], Confidence())
+    return Release(
+        manifest,
+        weights,
+        table_of(weights),
+        ENCODER.tokenizer,
+        SELECTORS[0],
+        Confidence(),
+    )
 
 
 def with_tokens(documents: list[str]) -> list[str]:
@@ -79,7 +104,9 @@ def test_a_document_counts_for_the_domain_that_the_router_would_name(
     named = [router.route(text).best for text in counted]
     assert row.tolist() == [named.count(domain) for domain in DOMAINS]
     if counted:
-        table = evaluate(router, {"code": counted, "law": ["a"], "medicine": ["a"]}).confusion
+        table = evaluate(
+            router, {"code": counted, "law": ["a"], "medicine": ["a"]}
+        ).confusion
         assert tuple(row.tolist()) == table[0]
 
 
@@ -87,7 +114,9 @@ def test_a_document_counts_for_the_domain_that_the_router_would_name(
 def test_where_a_document_is_routed_depends_on_that_document_alone(
     documents: list[str], more: list[str], seed: int, rule: Selector, size: float
 ) -> None:
-    """Whatever others are held out beside it, and however large the weights of whoever made them: counts add up."""
+    """Whatever others are held out beside it, and however large the weights of whoever made them:
+    counts add up.
+    """
     weights = weights_of(seed)
     weights[:, seed % 3] *= 2.0**size
     together = scorer([*documents, *more], weights, rule).routed()
@@ -95,69 +124,105 @@ def test_where_a_document_is_routed_depends_on_that_document_alone(
     assert together.tolist() == np.sum(apart, axis=0).tolist()
 
 
-@given(documents=texts, seed=seeds, own=st.integers(0, 2), before=st.integers(0, 2), rule=rules)
+@given(
+    documents=texts,
+    seed=seeds,
+    own=st.integers(0, 2),
+    before=st.integers(0, 2),
+    rule=rules,
+)
 def test_what_a_router_loses_and_wins_is_told_by_comparing_documents(
     documents: list[str], seed: int, own: int, before: int, rule: Selector
 ) -> None:
-    """One by one: right under the last release and not under the router, and the other way round."""
+    """One by one: right under the last release and not under the router, and the other way
+    round.
+    """
     weights, older = weights_of(seed), weights_of(seed + 2)
     last = release_of(older)
     found = scorer(documents, weights, rule, own).changes(last, before)
     router, old = router_of(weights, rule), router_of(older, SELECTORS[0])
     right = [
-        (old.route(text).best == DOMAINS[before], router.route(text).best == DOMAINS[own])
+        (
+            old.route(text).best == DOMAINS[before],
+            router.route(text).best == DOMAINS[own],
+        )
         for text in with_tokens(documents)
     ]
     assert found == (right.count((True, False)), right.count((False, True)))
 
 
-def bins(documents: list[str], weights: Weights, own: int, temperatures: tuple[float, ...]) -> NDArray[np.int64]:
+def bins(
+    documents: list[str], weights: Weights, own: int, temperatures: tuple[float, ...]
+) -> NDArray[np.int64]:
     """What a calibration counts, before it is multiplied."""
     filled = held_out(documents)
     lengths = filled.lengths[filled.lengths > 0]
     if not len(lengths):
         return reliability(np.zeros((0, 3)), lengths, own, temperatures)
-    return reliability(*beginnings(table_of(weights), SELECTORS[0], filled.ids, lengths), own, temperatures)
+    return reliability(
+        *beginnings(table_of(weights), SELECTORS[0], filled.ids, lengths),
+        own,
+        temperatures,
+    )
 
 
 @given(documents=texts, seed=seeds, own=st.integers(0, 2))
 def test_every_beginning_falls_into_one_bin_and_is_right_at_most_once(
     documents: list[str], seed: int, own: int
 ) -> None:
-    """Under each curve and temperature the same number: a text, and its first so many tokens where it has more."""
+    """Under each curve and temperature the same number: a text, and its first so many tokens where
+    it has more.
+    """
     counts = bins(documents, weights_of(seed), own, (1e-6, 0.5, 1e6))
     assert counts.shape == (len(CURVES), 3, len(CONFIDENCE_EDGES), 2)
     lengths = [len(ENCODER.tokenizer.encode_many([text])[0]) for text in documents]
-    expected = sum(length > limit for length in lengths for limit in (*_BEGINNING_TOKENS, 0))
+    expected = sum(
+        length > limit for length in lengths for limit in (*_BEGINNING_TOKENS, 0)
+    )
     assert (counts[..., 0].sum(axis=-1) == expected).all()
     assert (counts[..., 1] <= counts[..., 0]).all()
     assert (counts[..., 1].sum(axis=-1) == counts[0, 0, :, 1].sum()).all()
 
 
 @given(documents=texts, seed=seeds)
-def test_few_documents_weigh_as_many_in_a_calibration(documents: list[str], seed: int) -> None:
-    """A holder's counts are those of its documents times one number, and add up to nearly the same for every holder."""
+def test_few_documents_weigh_as_many_in_a_calibration(
+    documents: list[str], seed: int
+) -> None:
+    """A holder's counts are those of its documents times one number, and add up to nearly the same
+    for every holder.
+    """
     weights = weights_of(seed)
     counts = bins(documents, weights, 0, (1.0,))
     found, scope = split_calibration(scorer(documents, weights).calibration((1.0,)), 1)
     total = int(found[0, 0, :, 0].sum())
-    assert not counts.any() or CALIBRATED_COUNTS - counts[0, 0, :, 0].sum() < total <= CALIBRATED_COUNTS
+    assert (
+        not counts.any()
+        or CALIBRATED_COUNTS - counts[0, 0, :, 0].sum() < total <= CALIBRATED_COUNTS
+    )
     assert (found * counts[0, 0, :, 0].sum() == counts * total).all()
     assert scope[..., 0].sum() == total
 
 
 @given(documents=texts, seed=seeds)
-def test_each_whole_text_is_right_for_one_domain_alone(documents: list[str], seed: int) -> None:
+def test_each_whole_text_is_right_for_one_domain_alone(
+    documents: list[str], seed: int
+) -> None:
     """What is right for one is wrong for the others, so the three add up to all beginnings."""
     counts = [bins(documents, weights_of(seed), own, (1.0,)) for own in range(3)]
-    assert sum(int(each[..., 1].sum()) for each in counts) == int(counts[0][..., 0].sum())
+    assert sum(int(each[..., 1].sum()) for each in counts) == int(
+        counts[0][..., 0].sum()
+    )
 
 
 @pytest.mark.parametrize(("temperature", "edge"), [(1e9, 0.3), (1e-9, 0.999)])
 def test_the_bins_are_those_of_the_confidence(temperature: float, edge: float) -> None:
-    """Hot scores are sure of nothing: a third for each of three; cold ones are sure of everything."""
+    """Hot scores are sure of nothing: a third for each of three; cold ones are sure of
+    everything.
+    """
     counts = bins(["abcdefg"], weights_of(1), 0, (temperature,))
-    assert counts[0, 0, CONFIDENCE_EDGES.index(edge), 0] == counts[0, 0, :, 0].sum() == 2
+    assert (
+        counts[0, 0, CONFIDENCE_EDGES.index(edge), 0] == counts[0, 0, :, 0].sum() == 2
+    )
 
 
 @pytest.mark.parametrize("documents", [[], ["", SPECIAL]])

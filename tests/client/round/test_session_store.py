@@ -1,4 +1,6 @@
-"""A session's state at rest: it survives processes and crashes, shows nothing, and forgets what was used."""
+"""A session's state at rest: it survives processes and crashes, shows nothing, and forgets what was
+used.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,16 @@ from ridgeway.client.round.session_store import ERASED, SessionFile, SessionStat
 from ridgeway.client.round.totals import SIGNED
 from ridgeway.common.base.journal import Journal
 from ridgeway.common.masking.shares import SHARE_BYTES
-from ridgeway.common.protocol.messages import SUM_NAMES, Announce, Message, OpenSum, Refusal, Revealed, Seal, SumName
+from ridgeway.common.protocol.messages import (
+    SUM_NAMES,
+    Announce,
+    Message,
+    OpenSum,
+    Refusal,
+    Revealed,
+    Seal,
+    SumName,
+)
 from ridgeway.common.protocol.packet import Blob, Opened, Packet, open_packet
 from tests.support.faults import Crash, make_haste
 from tests.support.hostile import (
@@ -42,7 +53,9 @@ PLACES: list[tuple[int, SumName]] = [
     *((step, "statistics") for step in STEPS),
     *((step, lot) for lot in SUM_NAMES[1:] for step in (SEAL, CONFIRM, LOCK, OPEN)),
 ]
-"""Every step of a session: those with the statistics, and those that come again with each of the counts."""
+"""Every step of a session: those with the statistics, and those that come again with each of the
+counts.
+"""
 
 At = Callable[..., Hostile]
 
@@ -70,10 +83,15 @@ def secrets_in(state: SessionState) -> dict[str, bytes]:
     """Every secret that a state has, by a name for it."""
     own = {"cipher": state.cipher, "kept": state.kept}
     own |= {f"mask {lot}": key for lot, key in zip(SUM_NAMES, state.masks, strict=True)}
-    own |= {f"seed {lot}": seed for lot, seed in zip(SUM_NAMES, state.seeds, strict=True)}
+    own |= {
+        f"seed {lot}": seed for lot, seed in zip(SUM_NAMES, state.seeds, strict=True)
+    }
     size = 2 * SHARE_BYTES
     for place, held in enumerate(state.held):
-        own |= {f"share {at} of {place}": held[at : at + size] for at in range(0, len(held), size)}
+        own |= {
+            f"share {at} of {place}": held[at : at + size]
+            for at in range(0, len(held), size)
+        }
     return {name: bytes.fromhex(each) for name, each in own.items() if each.strip("0")}
 
 
@@ -81,22 +99,33 @@ def secrets_in(state: SessionState) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("step", [SHARE, SEAL, CONFIRM, OPEN, OVER])
-def test_no_file_of_a_holder_holds_a_secret_of_its_session_in_plain_form(at: At, step: int) -> None:
-    """Neither as bytes nor as digits, in the state, the journal or the log; and the state is its owner's alone."""
+def test_no_file_of_a_holder_holds_a_secret_of_its_session_in_plain_form(
+    at: At, step: int
+) -> None:
+    """Neither as bytes nor as digits, in the state, the journal or the log; and the state is its
+    owner's alone.
+    """
     coordinator = at(step)
     secrets = secrets_in(state_of(coordinator))
     assert len(secrets) >= 2 * len(SUM_NAMES) - 2
-    for path in (path for path in coordinator.parties.homes[VICTIM].rglob("*") if path.is_file()):
+    for path in (
+        path for path in coordinator.parties.homes[VICTIM].rglob("*") if path.is_file()
+    ):
         content = path.read_bytes()
         for name, secret in secrets.items():
             assert secret not in content, (name, path.name)
             assert secret.hex().encode() not in content.lower(), (name, path.name)
     for name in ("session", "session.lock"):
-        assert stat.S_IMODE((coordinator.parties.homes[VICTIM] / name).stat().st_mode) == 0o600
+        assert (
+            stat.S_IMODE((coordinator.parties.homes[VICTIM] / name).stat().st_mode)
+            == 0o600
+        )
 
 
 DAMAGES: dict[str, Callable[[bytes], bytes]] = {
-    "a byte changed": lambda content: content[:100] + bytes([content[100] ^ 1]) + content[101:],
+    "a byte changed": lambda content: (
+        content[:100] + bytes([content[100] ^ 1]) + content[101:]
+    ),
     "the tag changed": lambda content: content[:-1] + bytes([content[-1] ^ 1]),
     "one byte short": lambda content: content[:-1],
     "less than a nonce": lambda content: content[:5],
@@ -112,20 +141,37 @@ def test_a_damaged_state_is_as_good_as_none(at: At, damage: str) -> None:
     path = session_of(coordinator)
     path.write_bytes(DAMAGES[damage](path.read_bytes()))
     for step in (SHARE, SEAL, CONFIRM, LOCK, OPEN):
-        assert coordinator.refused(VICTIM, coordinator.request(step, "statistics", VICTIM)) == "no_session"
-    assert coordinator.refusal(VICTIM, Announce(terms=coordinator.terms)) == "session_reused"
-    assert "Traceback" not in (coordinator.parties.homes[VICTIM] / "logs" / "holder.log").read_text()
+        assert (
+            coordinator.refused(VICTIM, coordinator.request(step, "statistics", VICTIM))
+            == "no_session"
+        )
+    assert (
+        coordinator.refusal(VICTIM, Announce(terms=coordinator.terms))
+        == "session_reused"
+    )
+    assert (
+        "Traceback"
+        not in (coordinator.parties.homes[VICTIM] / "logs" / "holder.log").read_text()
+    )
     Hostile(coordinator.parties, ALL, "ef" * 16).play("statistics")
 
 
 def test_a_state_moved_to_another_holder_is_as_good_as_none(at: At) -> None:
-    """Only the identity that wrote it gives the key; another one's state does not take its place."""
+    """Only the identity that wrote it gives the key; another one's state does not take its
+    place.
+    """
     coordinator = at(OPEN)
     folder = coordinator.parties.homes[VICTIM]
-    assert SessionFile(folder, coordinator.parties.holder(VICTIM).identity).load() is not None
+    assert (
+        SessionFile(folder, coordinator.parties.holder(VICTIM).identity).load()
+        is not None
+    )
     assert SessionFile(folder, fixed_identity()).load() is None
     session_of(coordinator).write_bytes(session_of(coordinator, "law-2").read_bytes())
-    assert coordinator.refused(VICTIM, coordinator.request(OPEN, "statistics", VICTIM)) == "no_session"
+    assert (
+        coordinator.refused(VICTIM, coordinator.request(OPEN, "statistics", VICTIM))
+        == "no_session"
+    )
 
 
 def test_states_and_secrets_do_not_print_themselves(at: At) -> None:
@@ -134,7 +180,11 @@ def test_states_and_secrets_do_not_print_themselves(at: At) -> None:
     held = secrets_in(state)
     for shown in (state, state.secrets, [state], {"state": state.secrets}):
         for words in (repr(shown), str(shown), f"{shown}", pretty_repr(shown)):
-            assert not [name for name, secret in held.items() if secret.hex() in words or repr(secret)[2:-1] in words]
+            assert not [
+                name
+                for name, secret in held.items()
+                if secret.hex() in words or repr(secret)[2:-1] in words
+            ]
 
 
 # What was used is forgotten
@@ -153,7 +203,9 @@ def test_the_cipher_key_is_gone_once_the_shares_are_held(at: At) -> None:
 
 @pytest.mark.parametrize("lot", SUM_NAMES)
 def test_the_secrets_of_a_sum_are_gone_once_it_was_opened(at: At, lot: SumName) -> None:
-    """Its mask key, its seed, and every share held for others but those that have left; other sums keep theirs."""
+    """Its mask key, its seed, and every share held for others but those that have left; other sums
+    keep theirs.
+    """
     coordinator = at(OPEN, lot)
     before, index = state_of(coordinator), SUM_NAMES.index(lot)
     coordinator.send(VICTIM, coordinator.request(OPEN, lot, VICTIM))
@@ -164,13 +216,16 @@ def test_the_secrets_of_a_sum_are_gone_once_it_was_opened(at: At, lot: SumName) 
     assert before.seeds[index] not in words
     size = 2 * SHARE_BYTES
     for held in before.held:
-        seed, mask = (held[size * at : size * (at + 1)] for at in (2 * index, 2 * index + 1))
+        seed, mask = (
+            held[size * at : size * (at + 1)] for at in (2 * index, 2 * index + 1)
+        )
         assert mask not in words
         assert words.count(seed) == 1  # in the answer that may be repeated
     kept = [at for at in range(len(SUM_NAMES)) if at != index]
     assert [after.masks[at] for at in kept] == [before.masks[at] for at in kept]
     assert all(
-        new[2 * size * at : 2 * size * (at + 1)] == old[2 * size * at : 2 * size * (at + 1)]
+        new[2 * size * at : 2 * size * (at + 1)]
+        == old[2 * size * at : 2 * size * (at + 1)]
         for new, old in zip(after.held, before.held, strict=True)
         for at in kept
     )
@@ -189,7 +244,11 @@ def test_nothing_of_a_session_is_left_once_the_release_has_come(at: At) -> None:
 
 
 def crashing(
-    work: Callable[..., Any], error: Callable[[], BaseException], *, afterwards: bool, turn: int = 1
+    work: Callable[..., Any],
+    error: Callable[[], BaseException],
+    *,
+    afterwards: bool,
+    turn: int = 1,
 ) -> Callable[..., Any]:
     """The work, after or before which something goes wrong, at one of its turns."""
     turns: list[int] = []
@@ -212,7 +271,9 @@ def written(request: pytest.FixtureRequest) -> tuple[Any, str]:
 
 
 def answers_of(coordinator: Hostile, packets: list[Packet]) -> Iterator[Opened[Any]]:
-    """What leaves the holder's machine in answer to these, whatever happens to its process meanwhile."""
+    """What leaves the holder's machine in answer to these, whatever happens to its process
+    meanwhile.
+    """
     for packet in packets:
         try:
             yield open_packet(answer(coordinator.parties.holder(VICTIM), packet))
@@ -221,23 +282,34 @@ def answers_of(coordinator: Hostile, packets: list[Packet]) -> Iterator[Opened[A
 
 
 def other_request(coordinator: Hostile, step: int, lot: SumName) -> Packet:
-    """Another request for the same step, as a coordinator that hopes for a second answer would make it.
+    """Another request for the same step, as a coordinator that hopes for a second answer would make
+    it.
 
     Beside a lock of one sum, a signature for another would be such an answer.
     """
     tokens = coordinator.terms.model_copy(update={"weighting": "tokens", "mass": 0})
-    asked: dict[int, tuple[Message, tuple[Blob, ...]]] = {ANNOUNCE: (Announce(terms=tokens), ())}
+    asked: dict[int, tuple[Message, tuple[Blob, ...]]] = {
+        ANNOUNCE: (Announce(terms=tokens), ())
+    }
     if step == SHARE:
         asked[SHARE] = (coordinator.share_request(coordinator.cohort(FEWER)), ())
     if step == SEAL:
-        fewer = (coordinator.hold_request(Seal, FEWER), (coordinator.post(VICTIM, FEWER),))
+        fewer = (
+            coordinator.hold_request(Seal, FEWER),
+            (coordinator.post(VICTIM, FEWER),),
+        )
         asked[SEAL] = fewer if lot == "statistics" else coordinator.question(other=True)
     if step == CONFIRM:
         asked[CONFIRM] = (coordinator.confirm_request(lot, OTHERS), ())
     if step == LOCK:
         asked[LOCK] = (coordinator.confirm_request(lot, FEWER), ())
     if step == OPEN:
-        asked[OPEN] = (coordinator.open_request(lot, ALL, {**coordinator.signatures, 6: "0" * 128}), ())
+        asked[OPEN] = (
+            coordinator.open_request(
+                lot, ALL, {**coordinator.signatures, 6: "0" * 128}
+            ),
+            (),
+        )
     return coordinator.packet(*asked[step])
 
 
@@ -261,14 +333,25 @@ def test_a_crash_at_any_step_never_lets_two_different_answers_out(
     turn: int,
     afterwards: bool,
 ) -> None:
-    """Whatever was written when it came: a step is repeated to the byte, or taken by one request alone, or refused."""
+    """Whatever was written when it came: a step is repeated to the byte, or taken by one request
+    alone, or refused.
+    """
     coordinator = at(step, lot)
-    coordinator.parties.rewrite(VICTIM, 'weightings = ["equal"]', 'weightings = ["equal", "tokens"]')
-    asked, other = coordinator.request(step, lot, VICTIM), other_request(coordinator, step, lot)
+    coordinator.parties.rewrite(
+        VICTIM, 'weightings = ["equal"]', 'weightings = ["equal", "tokens"]'
+    )
+    asked, other = (
+        coordinator.request(step, lot, VICTIM),
+        other_request(coordinator, step, lot),
+    )
     if step == CONFIRM:
         asked = coordinator.packet(coordinator.confirm_request(lot, FEWER))
     place, name = written
-    monkeypatch.setattr(place, name, crashing(getattr(place, name), error, afterwards=afterwards, turn=turn))
+    monkeypatch.setattr(
+        place,
+        name,
+        crashing(getattr(place, name), error, afterwards=afterwards, turn=turn),
+    )
     answers = list(answers_of(coordinator, [asked, other, asked, asked, other]))
     given = {
         (opened.message.model_dump_json(), *map(bytes, opened.blobs))
@@ -276,23 +359,38 @@ def test_a_crash_at_any_step_never_lets_two_different_answers_out(
         if not isinstance(opened.message, Refusal)
     }
     assert len(given) <= 1
-    codes = {opened.message.code for opened in answers if isinstance(opened.message, Refusal)}
-    assert codes <= {"failed", "session_reused", "already_answered", "two_survivor_sets"}
+    codes = {
+        opened.message.code for opened in answers if isinstance(opened.message, Refusal)
+    }
+    assert codes <= {
+        "failed",
+        "session_reused",
+        "already_answered",
+        "two_survivor_sets",
+    }
 
 
 @pytest.mark.parametrize("lot", SUM_NAMES)
 def test_what_is_signed_is_in_the_journal_before_the_signature_leaves(
     at: At, monkeypatch: pytest.MonkeyPatch, lot: SumName
 ) -> None:
-    """Killed in between, the holder takes the sum for one that may be opened; it never forgets one that was."""
+    """Killed in between, the holder takes the sum for one that may be opened; it never forgets one
+    that was.
+    """
     coordinator = at(CONFIRM, lot)
     request = coordinator.request(CONFIRM, lot, VICTIM)
     assert signed_by_victim(coordinator, lot) == []
     with monkeypatch.context() as patch:
-        patch.setattr(SessionFile, "save", crashing(SessionFile.save, Crash, afterwards=False))
+        patch.setattr(
+            SessionFile, "save", crashing(SessionFile.save, Crash, afterwards=False)
+        )
         assert list(answers_of(coordinator, [request])) == []
-    assert signed_by_victim(coordinator, lot) == [{coordinator.key_of[name] for name in ALL}]
-    assert coordinator.parties.holder(VICTIM).account.is_paid(coordinator.adverts[VICTIM].source, lot, "masked")
+    assert signed_by_victim(coordinator, lot) == [
+        {coordinator.key_of[name] for name in ALL}
+    ]
+    assert coordinator.parties.holder(VICTIM).account.is_paid(
+        coordinator.adverts[VICTIM].source, lot, "masked"
+    )
     later = Hostile(coordinator.parties, ALL, "ef" * 16)
     later.begin()
     if lot == "statistics":
@@ -302,35 +400,56 @@ def test_what_is_signed_is_in_the_journal_before_the_signature_leaves(
         later.weights = coordinator.weights
         later.hold()
         later.ask(VICTIM, *later.question(other=True))
-        assert later.refusal(VICTIM, later.confirm_request(lot, ALL)) == "already_counted"
+        assert (
+            later.refusal(VICTIM, later.confirm_request(lot, ALL)) == "already_counted"
+        )
 
 
 def signed_by_victim(coordinator: Hostile, lot: SumName) -> list[set[str]]:
     """The members of every total of a lot that the victim's journal says to be signed."""
     entries = coordinator.parties.holder(VICTIM).journal.entries(SIGNED)
-    return [set(entry.facts["members"]) for entry in entries if entry.facts["lot"] == lot]
+    return [
+        set(entry.facts["members"]) for entry in entries if entry.facts["lot"] == lot
+    ]
 
 
 @pytest.mark.parametrize("step", [LOCK, OPEN])
 def test_a_sum_that_others_may_open_is_not_forgotten_by_a_holder_that_was_killed(
     at: At, monkeypatch: pytest.MonkeyPatch, step: int
 ) -> None:
-    """It had written down that it opens the sum, and nothing of that had left; then it is shown a smaller one."""
+    """It had written down that it opens the sum, and nothing of that had left; then it is shown a
+    smaller one.
+    """
     coordinator = at(step)
     with monkeypatch.context() as patch:
-        patch.setattr(SessionFile, "save", crashing(SessionFile.save, Crash, afterwards=False))
-        assert list(answers_of(coordinator, [coordinator.request(step, "statistics", VICTIM)])) == []
+        patch.setattr(
+            SessionFile, "save", crashing(SessionFile.save, Crash, afterwards=False)
+        )
+        assert (
+            list(
+                answers_of(
+                    coordinator, [coordinator.request(step, "statistics", VICTIM)]
+                )
+            )
+            == []
+        )
     coordinator.ask(VICTIM, coordinator.confirm_request("statistics", FEWER))
-    assert {coordinator.key_of[name] for name in ALL} in signed_by_victim(coordinator, "statistics")
+    assert {coordinator.key_of[name] for name in ALL} in signed_by_victim(
+        coordinator, "statistics"
+    )
 
 
-def test_no_share_leaves_when_the_journal_cannot_be_written(at: At, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_share_leaves_when_the_journal_cannot_be_written(
+    at: At, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """And the secrets of the sum are still there, for the very same request."""
     coordinator = at(OPEN)
     request = coordinator.request(OPEN, "statistics", VICTIM)
     assert isinstance(open_packet(request).message, OpenSum)
     with monkeypatch.context() as patch:
-        patch.setattr(Journal, "append", crashing(Journal.append, full_disk, afterwards=False))
+        patch.setattr(
+            Journal, "append", crashing(Journal.append, full_disk, afterwards=False)
+        )
         assert coordinator.refused(VICTIM, request) == "failed"
     assert coordinator.gave(Revealed) == []
     assert isinstance(coordinator.send(VICTIM, request).message, Revealed)

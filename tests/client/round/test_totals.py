@@ -16,7 +16,13 @@ from ridgeway.common.base.errors import Refused
 from ridgeway.common.base.journal import Journal
 from ridgeway.common.protocol.messages import SumName
 
-TOTAL = SignedTotal("statistics", "terms", "mine", {"a": "1", "b": "2", "me": "mine"}, {"a": 5, "b": 5, "me": 5})
+TOTAL = SignedTotal(
+    "statistics",
+    "terms",
+    "mine",
+    {"a": "1", "b": "2", "me": "mine"},
+    {"a": 5, "b": 5, "me": 5},
+)
 
 
 @dataclass(frozen=True)
@@ -33,7 +39,9 @@ members = st.frozensets(st.sampled_from("abcde"), min_size=1)
 
 @st.composite
 def drawn_totals(draw: st.DrawFn) -> SignedTotal:
-    """Any total with this holder in it: of some members, shares and epochs, or counts for some router."""
+    """Any total with this holder in it: of some members, shares and epochs, or counts for some
+    router.
+    """
     epoch = draw(st.sampled_from(("first", "second")))
     epochs = {**dict.fromkeys(draw(members), "theirs"), "me": epoch}
     if draw(st.booleans()):
@@ -43,16 +51,23 @@ def drawn_totals(draw: st.DrawFn) -> SignedTotal:
     return SignedTotal("statistics", "terms", epoch, epochs, shares)
 
 
-asked = st.builds(Asked, st.sampled_from(("sign", "sign", "open")), st.sampled_from("xyz"), drawn_totals())
+asked = st.builds(
+    Asked,
+    st.sampled_from(("sign", "sign", "open")),
+    st.sampled_from("xyz"),
+    drawn_totals(),
+)
 
 
 @given(requests=st.lists(asked, max_size=40))
 def test_whatever_is_asked_one_total_of_an_epoch_and_lot_can_be_opened(
     tmp_path_factory: pytest.TempPathFactory, requests: list[Asked]
 ) -> None:
-    """A total can be opened once it was signed, until its session has signed a smaller one in its place.
+    """A total can be opened once it was signed, until its session has signed a smaller one in its
+    place.
 
-    As masked_answers does, a session signs smaller and smaller totals, and opens the one that it signed last.
+    As masked_answers does, a session signs smaller and smaller totals, and opens the one that it
+    signed last.
     """
     kept = SignedTotals(Journal(tmp_path_factory.mktemp("totals") / "journal.db"))
     last: dict[tuple[str, SumName, str], SignedTotal] = {}
@@ -71,7 +86,9 @@ def test_whatever_is_asked_one_total_of_an_epoch_and_lot_can_be_opened(
         try:
             kept.sign(total, request.session, paid=False)
         except Refused as refused:
-            assert refused.code == ("epoch_used" if total.sum_name == "statistics" else "already_counted")
+            assert refused.code == (
+                "epoch_used" if total.sum_name == "statistics" else "already_counted"
+            )
             continue
         last[session] = total
     can_be_opened = defaultdict(set)
@@ -82,7 +99,10 @@ def test_whatever_is_asked_one_total_of_an_epoch_and_lot_can_be_opened(
 
 def _is_smaller(total: SignedTotal, before: SignedTotal) -> bool:
     """Fewer of the same members, with the same shares and the same question."""
-    same = total.question == before.question and total.shares.items() <= before.shares.items()
+    same = (
+        total.question == before.question
+        and total.shares.items() <= before.shares.items()
+    )
     return same and total.epochs.items() <= before.epochs.items()
 
 
@@ -99,10 +119,19 @@ def journal(tmp_path: Path) -> Journal:
         replace(TOTAL, epochs={**TOTAL.epochs, "a": "changed"}),
         replace(TOTAL, shares={**TOTAL.shares, "me": 10}),
     ],
-    ids=["other terms", "one member fewer", "another epoch of a member", "another share"],
+    ids=[
+        "other terms",
+        "one member fewer",
+        "another epoch of a member",
+        "another share",
+    ],
 )
-def test_all_that_decides_the_bytes_of_a_total_is_in_its_name(journal: Journal, other: SignedTotal) -> None:
-    """In another session it is another total, and refused; in the first one, too, once that was opened."""
+def test_all_that_decides_the_bytes_of_a_total_is_in_its_name(
+    journal: Journal, other: SignedTotal
+) -> None:
+    """In another session it is another total, and refused; in the first one, too, once that was
+    opened.
+    """
     kept = SignedTotals(journal)
     kept.sign(TOTAL, "x", paid=False)
     with pytest.raises(Refused):
@@ -112,7 +141,9 @@ def test_all_that_decides_the_bytes_of_a_total_is_in_its_name(journal: Journal, 
         kept.sign(other, "x", paid=False)
 
 
-def test_the_same_total_may_be_signed_again_in_another_session(journal: Journal) -> None:
+def test_the_same_total_may_be_signed_again_in_another_session(
+    journal: Journal,
+) -> None:
     """After one that failed, or that opened it: it shows nothing new."""
     kept = SignedTotals(journal)
     for session in "xyz":
@@ -136,11 +167,25 @@ def test_sums_and_counts_and_epochs_are_judged_apart(journal: Journal) -> None:
     kept = SignedTotals(journal)
     kept.sign(TOTAL, "x", paid=False)
     assert kept.has_signed("statistics", "mine") and kept.epochs() == {"mine"}
-    assert not kept.has_signed("counts", "mine") and not kept.has_signed("statistics", "later")
-    kept.sign(SignedTotal("counts", "terms", "mine", TOTAL.epochs, question="this"), "x", paid=False)
-    kept.sign(replace(TOTAL, epoch="later", epochs={**TOTAL.epochs, "me": "later"}), "y", paid=False)
+    assert not kept.has_signed("counts", "mine") and not kept.has_signed(
+        "statistics", "later"
+    )
+    kept.sign(
+        SignedTotal("counts", "terms", "mine", TOTAL.epochs, question="this"),
+        "x",
+        paid=False,
+    )
+    kept.sign(
+        replace(TOTAL, epoch="later", epochs={**TOTAL.epochs, "me": "later"}),
+        "y",
+        paid=False,
+    )
     with pytest.raises(Refused) as refused:
-        kept.sign(SignedTotal("counts", "terms", "mine", TOTAL.epochs, question="that"), "y", paid=False)
+        kept.sign(
+            SignedTotal("counts", "terms", "mine", TOTAL.epochs, question="that"),
+            "y",
+            paid=False,
+        )
     assert refused.value.code == "already_counted"
 
 
@@ -149,7 +194,9 @@ def test_two_totals_that_few_members_lie_between_are_a_notice(journal: Journal) 
     kept = SignedTotals(journal)
 
     def opened(epoch: str, names: str, round_: str) -> None:
-        total = SignedTotal("statistics", "terms", epoch, {**dict.fromkeys(names, epoch), "me": epoch})
+        total = SignedTotal(
+            "statistics", "terms", epoch, {**dict.fromkeys(names, epoch), "me": epoch}
+        )
         kept.open(total, round_, round_)
 
     opened("1", "abcde", "r1")
@@ -160,7 +207,9 @@ def test_two_totals_that_few_members_lie_between_are_a_notice(journal: Journal) 
     assert kept.notices() == [{"before": "r2", "after": "r3", "members": ["e"]}]
 
 
-def test_a_total_that_was_paid_for_and_is_not_in_the_journal_is_in_another_one(journal: Journal) -> None:
+def test_a_total_that_was_paid_for_and_is_not_in_the_journal_is_in_another_one(
+    journal: Journal,
+) -> None:
     """The journal is an older copy: nobody here remembers which total the epoch is in."""
     kept = SignedTotals(journal)
     with pytest.raises(Refused) as refused:

@@ -16,26 +16,47 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 import ridgeway.client.sums.corpus
-from ridgeway.client.sums.corpus import DOCUMENT_LIMIT, WHOLE_LIMIT, Counters, Position, cut, documents, find_sources
+from ridgeway.client.sums.corpus import (
+    DOCUMENT_LIMIT,
+    WHOLE_LIMIT,
+    Counters,
+    Position,
+    cut,
+    documents,
+    find_sources,
+)
 from ridgeway.common.base.errors import CorpusError, InputError
 from tests.support.corpora_on_disk import read, write_jsonl
 
-TEXTS = ["first record", "second, with a comma", "third\nwith a line end", 'fourth "quoted"', "naïve \u2028 😀"]
+TEXTS = [
+    "first record",
+    "second, with a comma",
+    "third\nwith a line end",
+    'fourth "quoted"',
+    "naïve \u2028 😀",
+]
 BLOCK = 1 << 20
 """Plain text is read in blocks of so many bytes."""
 
 Packing = Callable[[bytes], bytes]
-PACKINGS: dict[str, Packing] = {"": bytes, ".gz": gzip.compress, ".zst": zstandard.ZstdCompressor().compress}
+PACKINGS: dict[str, Packing] = {
+    "": bytes,
+    ".gz": gzip.compress,
+    ".zst": zstandard.ZstdCompressor().compress,
+}
 
 
 def as_jsonl(texts: list[str]) -> bytes:
-    return "".join(json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in texts).encode()
+    return "".join(
+        json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in texts
+    ).encode()
 
 
 def as_csv(texts: list[str], delimiter: str = ",") -> bytes:
     quoted = ('"' + text.replace('"', '""') + '"' for text in texts)
     return "".join(
-        f"{line}\r\n" for line in [f"id{delimiter}text", *(f"7{delimiter}{text}" for text in quoted)]
+        f"{line}\r\n"
+        for line in [f"id{delimiter}text", *(f"7{delimiter}{text}" for text in quoted)]
     ).encode()
 
 
@@ -54,9 +75,15 @@ RECORDS = {".jsonl": as_jsonl, ".ndjson": as_jsonl, ".csv": as_csv, ".tsv": as_t
 # Every kind of file
 
 
-@pytest.mark.parametrize(("suffix", "packing"), list(zip(RECORDS, (*PACKINGS, ""), strict=True)))
-def test_every_kind_of_record_file_gives_the_same_documents(tmp_path: Path, suffix: str, packing: str) -> None:
-    """A record is a document, to the letter, whatever the file's kind and whether or not it is compressed."""
+@pytest.mark.parametrize(
+    ("suffix", "packing"), list(zip(RECORDS, (*PACKINGS, ""), strict=True))
+)
+def test_every_kind_of_record_file_gives_the_same_documents(
+    tmp_path: Path, suffix: str, packing: str
+) -> None:
+    """A record is a document, to the letter, whatever the file's kind and whether or not it is
+    compressed.
+    """
     path = tmp_path / f"corpus{suffix}{packing}"
     path.write_bytes(PACKINGS[packing](RECORDS[suffix](TEXTS)))
     assert read(path) == (TEXTS, Counters())
@@ -65,22 +92,37 @@ def test_every_kind_of_record_file_gives_the_same_documents(tmp_path: Path, suff
 @pytest.mark.parametrize(
     ("name", "raw"),
     [
-        ("joined.jsonl.gz", b"".join(gzip.compress(as_jsonl([text]), mtime=0) for text in TEXTS)),
-        ("joined.jsonl.zst", b"".join(PACKINGS[".zst"](as_jsonl([text])) for text in TEXTS)),
+        (
+            "joined.jsonl.gz",
+            b"".join(gzip.compress(as_jsonl([text]), mtime=0) for text in TEXTS),
+        ),
+        (
+            "joined.jsonl.zst",
+            b"".join(PACKINGS[".zst"](as_jsonl([text])) for text in TEXTS),
+        ),
         ("CORPUS.JSONL", as_jsonl(TEXTS)),
         ("CORPUS.TSV.GZ", gzip.compress(as_tsv(TEXTS), mtime=0)),
         ("export.tsv.csv", as_csv(TEXTS)),
     ],
 )
-def test_the_last_endings_say_what_a_file_is(tmp_path: Path, name: str, raw: bytes) -> None:
+def test_the_last_endings_say_what_a_file_is(
+    tmp_path: Path, name: str, raw: bytes
+) -> None:
     """In capitals too, and where a compressed file has several frames."""
     (tmp_path / name).write_bytes(raw)
     assert read(tmp_path / name)[0] == TEXTS
 
 
-@pytest.mark.parametrize(("suffix", "packing"), [(".txt", ""), (".md", ".gz"), (".unheard-of", ".zst"), ("", "")])
-def test_every_kind_of_text_file_is_one_document(tmp_path: Path, suffix: str, packing: str) -> None:
-    """Prose and source code are read as they stand; a file that was named is read whatever its ending."""
+@pytest.mark.parametrize(
+    ("suffix", "packing"),
+    [(".txt", ""), (".md", ".gz"), (".unheard-of", ".zst"), ("", "")],
+)
+def test_every_kind_of_text_file_is_one_document(
+    tmp_path: Path, suffix: str, packing: str
+) -> None:
+    """Prose and source code are read as they stand; a file that was named is read whatever its
+    ending.
+    """
     text = "# Naïve 😀\r\n\n    indented\n"
     path = tmp_path / f"corpus{suffix}{packing}"
     path.write_bytes(PACKINGS[packing](text.encode()))
@@ -89,15 +131,21 @@ def test_every_kind_of_text_file_is_one_document(tmp_path: Path, suffix: str, pa
 
 def test_parquet_gives_the_same_documents(tmp_path: Path) -> None:
     """A row is a document; a null is an empty one."""
-    path = write_parquet(tmp_path / "corpus.parquet", id=[1, 2, 3, 4, 5, 6], text=[*TEXTS, None])
+    path = write_parquet(
+        tmp_path / "corpus.parquet", id=[1, 2, 3, 4, 5, 6], text=[*TEXTS, None]
+    )
     assert read(path) == (TEXTS, Counters(empty=1))
 
 
 # Folders
 
 
-def test_a_folder_is_read_in_a_fixed_order_without_hidden_and_unknown_files(tmp_path: Path) -> None:
-    """Known endings at any depth, sorted; hidden names are not looked at, other kinds are counted."""
+def test_a_folder_is_read_in_a_fixed_order_without_hidden_and_unknown_files(
+    tmp_path: Path,
+) -> None:
+    """Known endings at any depth, sorted; hidden names are not looked at, other kinds are
+    counted.
+    """
     names = [
         "b.txt",
         "a/z.md",
@@ -122,18 +170,30 @@ def test_a_folder_is_read_in_a_fixed_order_without_hidden_and_unknown_files(tmp_
     assert skipped == 3
 
 
-def test_the_order_of_the_roots_changes_nothing_and_no_file_is_read_twice(tmp_path: Path) -> None:
+def test_the_order_of_the_roots_changes_nothing_and_no_file_is_read_twice(
+    tmp_path: Path,
+) -> None:
     """A file that was named and lies in a named folder, or was named by two ways, is one file."""
     for name in ("one/a.txt", "two/b.txt"):
         (tmp_path / name).parent.mkdir()
         (tmp_path / name).write_text("text")
-    roots = [tmp_path / "two", tmp_path / "one", tmp_path / "one/a.txt", tmp_path / "two/../one/a.txt"]
-    found = [{source.path.resolve() for source in find_sources(order)[0]} for order in (roots, roots[::-1])]
+    roots = [
+        tmp_path / "two",
+        tmp_path / "one",
+        tmp_path / "one/a.txt",
+        tmp_path / "two/../one/a.txt",
+    ]
+    found = [
+        {source.path.resolve() for source in find_sources(order)[0]}
+        for order in (roots, roots[::-1])
+    ]
     assert found[0] == found[1] == {tmp_path / "one/a.txt", tmp_path / "two/b.txt"}
     assert [len(find_sources(order)[0]) for order in (roots, roots[::-1])] == [2, 2]
 
 
-def test_a_binary_file_is_passed_over_in_a_folder_and_refused_by_name(tmp_path: Path) -> None:
+def test_a_binary_file_is_passed_over_in_a_folder_and_refused_by_name(
+    tmp_path: Path,
+) -> None:
     """What holds a NUL byte is no text, whatever its ending says."""
     (tmp_path / "text.txt").write_text("text")
     (tmp_path / "picture.txt").write_bytes(b"\x89PNG\0\0")
@@ -152,8 +212,12 @@ def test_a_name_without_a_file_is_an_error(tmp_path: Path) -> None:
 # Characters
 
 
-@pytest.mark.parametrize(("suffix", "packing"), list(zip((".txt", ".jsonl", ".csv"), PACKINGS, strict=True)))
-def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path: Path, suffix: str, packing: str) -> None:
+@pytest.mark.parametrize(
+    ("suffix", "packing"), list(zip((".txt", ".jsonl", ".csv"), PACKINGS, strict=True))
+)
+def test_a_byte_order_mark_is_no_part_of_the_text(
+    tmp_path: Path, suffix: str, packing: str
+) -> None:
     """Files from editors that write a mark are read like any other."""
     raw = b"text" if suffix == ".txt" else RECORDS[suffix](["text"])
     if suffix == ".csv":
@@ -177,7 +241,9 @@ def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path: Path, suffix: str, p
 def test_bytes_that_are_not_utf8_are_replaced_and_counted(
     tmp_path: Path, name: str, raw: bytes, text: str, replaced: int
 ) -> None:
-    """A stray byte costs one character, and the holder is told how many; what the author wrote is not counted."""
+    """A stray byte costs one character, and the holder is told how many; what the author wrote is
+    not counted.
+    """
     path = tmp_path / name
     path.write_bytes(raw)
     assert read(path) == ([text], Counters(replaced=replaced))
@@ -193,14 +259,18 @@ def test_lone_surrogates_in_json_are_replaced(tmp_path: Path) -> None:
 def test_a_line_of_a_file_is_not_a_line_of_unicode(tmp_path: Path) -> None:
     """Separators within a record do not end it, and blank lines are no records."""
     path = tmp_path / "a.jsonl"
-    path.write_bytes('{"text": "one\u2028two\x85three"}\n\n  \n{"text": "four"}'.encode())
+    path.write_bytes(
+        '{"text": "one\u2028two\x85three"}\n\n  \n{"text": "four"}'.encode()
+    )
     assert read(path) == (["one\u2028two\x85three", "four"], Counters())
 
 
 def test_documents_without_text_are_passed_over_and_counted(tmp_path: Path) -> None:
     """Blanks, nulls and empty files are no documents."""
     records, blank, empty = tmp_path / "a.jsonl", tmp_path / "b.txt", tmp_path / "c.txt"
-    records.write_bytes(b'{"text": ""}\n{"text": " \\n\\t"}\n{"text": null}\n{"text": "text"}\n')
+    records.write_bytes(
+        b'{"text": ""}\n{"text": " \\n\\t"}\n{"text": null}\n{"text": "text"}\n'
+    )
     blank.write_text(" \n \n")
     empty.touch()
     assert read(records) == (["text"], Counters(empty=3))
@@ -219,32 +289,49 @@ def test_pieces_joined_are_the_text_and_none_is_too_long(text: str, limit: int) 
         pieces = list(cut(text))
     assert "".join(pieces) == text
     assert all(len(piece) <= limit for piece in pieces)
-    assert all(piece.endswith("\n") or (len(piece) == limit and "\n" not in piece) for piece in pieces[:-1])
+    assert all(
+        piece.endswith("\n") or (len(piece) == limit and "\n" not in piece)
+        for piece in pieces[:-1]
+    )
 
 
-@pytest.mark.parametrize(("offset", "packing"), list(zip(range(4), (*PACKINGS, ""), strict=True)))
-def test_a_large_file_is_cut_as_the_whole_text_would_be(tmp_path: Path, offset: int, packing: str) -> None:
+@pytest.mark.parametrize(
+    ("offset", "packing"), list(zip(range(4), (*PACKINGS, ""), strict=True))
+)
+def test_a_large_file_is_cut_as_the_whole_text_would_be(
+    tmp_path: Path, offset: int, packing: str
+) -> None:
     """Blocks leave no trace, though characters of four bytes lie across their borders."""
-    text = "a" * offset + "".join(f"{'😀' * (number % 97)}\n" for number in range(12_000))
+    text = "a" * offset + "".join(
+        f"{'😀' * (number % 97)}\n" for number in range(12_000)
+    )
     path = tmp_path / f"large.txt{packing}"
     path.write_bytes(PACKINGS[packing](text.encode()))
     assert len(text.encode()) > 2 * BLOCK
     assert read(path) == ([piece for piece in cut(text) if piece.strip()], Counters())
 
 
-@given(place=st.integers(-4, 4), stray=st.binary(min_size=1, max_size=6), packed=st.booleans())
+@given(
+    place=st.integers(-4, 4),
+    stray=st.binary(min_size=1, max_size=6),
+    packed=st.booleans(),
+)
 def test_stray_bytes_at_the_border_of_a_block_are_replaced_as_in_the_whole_text(
     tmp_path_factory: pytest.TempPathFactory, place: int, stray: bytes, packed: bool
 ) -> None:
     """Reading in blocks replaces and counts what reading at once would."""
     lines = (b"x" * 99 + b"\n") * (2 * BLOCK // 100)
-    raw = lines[: BLOCK + place] + stray.replace(b"\0", b"\xff") + lines[BLOCK + place :]
+    raw = (
+        lines[: BLOCK + place] + stray.replace(b"\0", b"\xff") + lines[BLOCK + place :]
+    )
     path = tmp_path_factory.mktemp("border") / ("a.txt.gz" if packed else "a.txt")
     path.write_bytes(gzip.compress(raw, 1) if packed else raw)
     text = raw.decode("utf-8", "replace")
     found, counters = read(path)
     assert found == list(cut(text))
-    assert counters == Counters(replaced=text.count("\ufffd") - raw.count(b"\xef\xbf\xbd"))
+    assert counters == Counters(
+        replaced=text.count("\ufffd") - raw.count(b"\xef\xbf\xbd")
+    )
 
 
 @pytest.mark.parametrize(
@@ -254,7 +341,9 @@ def test_stray_bytes_at_the_border_of_a_block_are_replaced_as_in_the_whole_text(
         ("large.txt", b"x" * 999 + b"\n"),
     ],
 )
-def test_memory_does_not_grow_with_the_file(tmp_path: Path, name: str, line: bytes) -> None:
+def test_memory_does_not_grow_with_the_file(
+    tmp_path: Path, name: str, line: bytes
+) -> None:
     """30 MB are read within a few."""
     path = tmp_path / name
     raw = line * 30_000
@@ -263,7 +352,11 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path, name: str, line: byt
     sources, _ = find_sources([path])
     tracemalloc.start()
     try:
-        size = sum(len(text) for each in sources for text in documents(each, ("text",), Counters(), Position()))
+        size = sum(
+            len(text)
+            for each in sources
+            for text in documents(each, ("text",), Counters(), Position())
+        )
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -311,14 +404,28 @@ def test_a_quote_that_never_ends_is_an_error(tmp_path: Path) -> None:
             "a.jsonl, line 2: no field 'text'; its fields are body, id",
         ),
         ("a.jsonl", b"{}\n", "a.jsonl, line 1: no field 'text'; its fields are none"),
-        ("a.jsonl", b'{"text": "x"}\n\n{"text": 7}\n', "a.jsonl, line 3: field 'text' holds int, not text"),
-        ("a.jsonl", b'["x"]\n', "a.jsonl, line 1: a record must be a JSON object, not list"),
+        (
+            "a.jsonl",
+            b'{"text": "x"}\n\n{"text": 7}\n',
+            "a.jsonl, line 3: field 'text' holds int, not text",
+        ),
+        (
+            "a.jsonl",
+            b'["x"]\n',
+            "a.jsonl, line 1: a record must be a JSON object, not list",
+        ),
         ("a.jsonl", b'{"text": "x"}\n{"text": \n', "a.jsonl, line 2: not JSON"),
         ("a.jsonl", b"[" * 100_000 + b"\n", "a.jsonl, line 1: not JSON"),
-        ("a.csv", b"id,body\n1,x\n", "a.csv, line 2: no field 'text'; its fields are id, body"),
+        (
+            "a.csv",
+            b"id,body\n1,x\n",
+            "a.csv, line 2: no field 'text'; its fields are id, body",
+        ),
     ],
 )
-def test_a_record_that_cannot_be_read_is_named(tmp_path: Path, name: str, raw: bytes, message: str) -> None:
+def test_a_record_that_cannot_be_read_is_named(
+    tmp_path: Path, name: str, raw: bytes, message: str
+) -> None:
     """The file, the line, what was expected and what is there."""
     path = tmp_path / name
     path.write_bytes(raw)
@@ -330,17 +437,30 @@ def test_a_record_that_cannot_be_read_is_named(tmp_path: Path, name: str, raw: b
 def test_a_column_that_parquet_lacks_is_named(tmp_path: Path) -> None:
     """With the columns that it has."""
     path = write_parquet(tmp_path / "a.parquet", body=["x"], id=[1])
-    with pytest.raises(CorpusError, match=r"a\.parquet.*: no field 'text'; its fields are body, id"):
+    with pytest.raises(
+        CorpusError, match=r"a\.parquet.*: no field 'text'; its fields are body, id"
+    ):
         read(path)
-    with pytest.raises(CorpusError, match=r"a\.parquet, row 1: field 'id' holds int, not text"):
+    with pytest.raises(
+        CorpusError, match=r"a\.parquet, row 1: field 'id' holds int, not text"
+    ):
         read(path, "id")
 
 
-def test_a_csv_cell_may_have_lines_and_a_row_too_few_or_too_many_cells(tmp_path: Path) -> None:
-    """Quoted line ends belong to the text; a missing cell is an empty one, and one too many is not looked at."""
+def test_a_csv_cell_may_have_lines_and_a_row_too_few_or_too_many_cells(
+    tmp_path: Path,
+) -> None:
+    """Quoted line ends belong to the text; a missing cell is an empty one, and one too many is not
+    looked at.
+    """
     path = tmp_path / "a.csv"
-    path.write_bytes(b'id,text\r\n1,"one\r\ntwo\n\nthree"\r\n2\r\n3,x,y,z\r\n4,"say ""hello"""\r\n')
-    assert read(path) == (["one\r\ntwo\n\nthree", "x", 'say "hello"'], Counters(empty=1))
+    path.write_bytes(
+        b'id,text\r\n1,"one\r\ntwo\n\nthree"\r\n2\r\n3,x,y,z\r\n4,"say ""hello"""\r\n'
+    )
+    assert read(path) == (
+        ["one\r\ntwo\n\nthree", "x", 'say "hello"'],
+        Counters(empty=1),
+    )
 
 
 def test_a_csv_cell_may_be_as_long_as_a_book(tmp_path: Path) -> None:
@@ -357,16 +477,29 @@ def damaged(name: str) -> bytes:
     """A corpus as a file of this name holds it, many records long."""
     texts = [f"{number * 7919 % 100_003} and {number}" for number in range(20_000)]
     compressor = zstandard.ZstdCompressor(write_checksum=True)
-    raw = "\n".join(texts).encode() if ".txt" in name else RECORDS[f".{name.split('.')[1]}"](texts)
+    raw = (
+        "\n".join(texts).encode()
+        if ".txt" in name
+        else RECORDS[f".{name.split('.')[1]}"](texts)
+    )
     return gzip.compress(raw) if name.endswith(".gz") else compressor.compress(raw)
 
 
 @pytest.mark.parametrize("damage", ["cut", "half", "nothing", "changed", "plain"])
 @pytest.mark.parametrize("name", ["a.txt.gz", "a.jsonl.gz", "a.csv.zst", "a.txt.zst"])
-def test_a_compressed_file_that_was_damaged_is_refused(tmp_path: Path, name: str, damage: str) -> None:
-    """A download that broke off never passes for a smaller corpus; an ending alone does not make a file."""
+def test_a_compressed_file_that_was_damaged_is_refused(
+    tmp_path: Path, name: str, damage: str
+) -> None:
+    """A download that broke off never passes for a smaller corpus; an ending alone does not make a
+    file.
+    """
     raw = damaged(name)
-    wrong = {"cut": raw[:-9], "half": raw[: len(raw) // 2], "nothing": raw[:20], "plain": b"this is plain text"}
+    wrong = {
+        "cut": raw[:-9],
+        "half": raw[: len(raw) // 2],
+        "nothing": raw[:20],
+        "plain": b"this is plain text",
+    }
     wrong["changed"] = raw[:-6] + bytes([raw[-6] ^ 0xFF]) + raw[-5:]
     (tmp_path / name).write_bytes(wrong[damage])
     with pytest.raises(CorpusError, match=rf"{name}.* cannot be read"):
@@ -380,10 +513,16 @@ def test_a_compressed_file_that_was_damaged_is_refused(tmp_path: Path, name: str
         ("a.parquet", b"not parquet", "cannot be read: [^\n]*$"),
         ("a.parquet", b"PAR1" + b"\0" * 100 + b"PAR1", "cannot be read: [^\n]*$"),
         ("a.parquet.gz", gzip.compress(b"PAR1", mtime=0), "unpack it, since"),
-        ("a.txt.gz", gzip.compress(b"\x89PNG\0\0", mtime=0), r"a\.txt\.gz is binary data"),
+        (
+            "a.txt.gz",
+            gzip.compress(b"\x89PNG\0\0", mtime=0),
+            r"a\.txt\.gz is binary data",
+        ),
     ],
 )
-def test_a_file_that_is_something_else_is_refused(tmp_path: Path, name: str, raw: bytes, words: str) -> None:
+def test_a_file_that_is_something_else_is_refused(
+    tmp_path: Path, name: str, raw: bytes, words: str
+) -> None:
     """In one sentence, whatever its reader thinks of it."""
     (tmp_path / name).write_bytes(raw)
     with pytest.raises(CorpusError, match=words):
@@ -396,13 +535,20 @@ def test_the_limit_of_a_document_is_public() -> None:
 
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".csv", ".parquet"])
-def test_a_broken_record_of_any_kind_of_file_can_be_passed_over(tmp_path: Path, suffix: str) -> None:
+def test_a_broken_record_of_any_kind_of_file_can_be_passed_over(
+    tmp_path: Path, suffix: str
+) -> None:
     """The others are read, and its place is told; without a list to tell it to, it is an error."""
     path = tmp_path / f"a{suffix}"
     if suffix == ".parquet":
-        parquet.write_table(pyarrow.table({"text": [b"one", b"two"], "id": [1, 2]}), path)
+        parquet.write_table(
+            pyarrow.table({"text": [b"one", b"two"], "id": [1, 2]}), path
+        )
     else:
-        lines = {".jsonl": ['{"text": "one"}', "{}", '{"text": "two"}'], ".csv": ["id,body", "1,one"]}[suffix]
+        lines = {
+            ".jsonl": ['{"text": "one"}', "{}", '{"text": "two"}'],
+            ".csv": ["id,body", "1,one"],
+        }[suffix]
         path.write_text("\n".join(lines) + "\n")
     [source], _ = find_sources([path])
     counters, places = Counters(), list[str]()
@@ -421,13 +567,19 @@ def test_a_broken_record_of_any_kind_of_file_can_be_passed_over(tmp_path: Path, 
 def whole(*roots: Path) -> list[str]:
     """The documents of a corpus where each counts as one, however long it is."""
     sources, _ = find_sources(roots)
-    return [text for each in sources for text in documents(each, ("text",), Counters(), Position(), whole=True)]
+    return [
+        text
+        for each in sources
+        for text in documents(each, ("text",), Counters(), Position(), whole=True)
+    ]
 
 
 def test_a_file_of_text_is_one_whole_document_in_however_many_pieces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another thread may read another piece: the first stands for the file, and the others count for nothing."""
+    """Another thread may read another piece: the first stands for the file, and the others count
+    for nothing.
+    """
     monkeypatch.setattr(ridgeway.client.sums.corpus, "PIECE_BYTES", 64)
     text = "".join(f"line {number}\n" for number in range(100))
     (tmp_path / "long.txt").write_text(text)

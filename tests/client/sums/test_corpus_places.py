@@ -1,4 +1,6 @@
-"""Corpora at a URL: read as files of this machine are, and whatever cannot be read is one sentence."""
+"""Corpora at a URL: read as files of this machine are, and whatever cannot be read is one
+sentence.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,14 @@ from ridgeway.client.sums.corpus import Counters, Position, documents, find_sour
 from ridgeway.client.sums.corpus_places import file_status, place_name
 from ridgeway.client.sums.prepare import Interrupted, Watch, prepare
 from ridgeway.common.base.errors import CorpusError, InputError
-from tests.support.corpora_on_disk import Stopper, content, job, sentences, touch_later, write_jsonl
+from tests.support.corpora_on_disk import (
+    Stopper,
+    content,
+    job,
+    sentences,
+    touch_later,
+    write_jsonl,
+)
 from tests.support.tiny import tiny_encoder
 
 fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed")
@@ -34,7 +43,9 @@ def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "deep" / "code.txt").write_text("\n".join(sentences("code", 60)))
     (folder / "deep" / "image.png").write_bytes(b"\0")
     write_jsonl(folder / "more.jsonl", sentences("medicine", 9))
-    fsspec.open(f"file://{folder / 'packed.jsonl.gz'}", "wb", compression="gzip").open().close()
+    fsspec.open(
+        f"file://{folder / 'packed.jsonl.gz'}", "wb", compression="gzip"
+    ).open().close()
     return folder
 
 
@@ -50,9 +61,17 @@ def url(request: pytest.FixtureRequest, corpus: Path) -> Iterator[str]:
     store.rm("/bucket", recursive=True)
 
 
-def test_a_corpus_at_a_url_gives_the_bytes_of_its_files(url: str, corpus: Path, tmp_path: Path) -> None:
-    """Also where a run is stopped and taken up; what lies unchanged is not read again, what changed is."""
-    encoder, here, there = tiny_encoder(), job(corpus, holdout=0.1), job(Path(url), holdout=0.1)
+def test_a_corpus_at_a_url_gives_the_bytes_of_its_files(
+    url: str, corpus: Path, tmp_path: Path
+) -> None:
+    """Also where a run is stopped and taken up; what lies unchanged is not read again, what changed
+    is.
+    """
+    encoder, here, there = (
+        tiny_encoder(),
+        job(corpus, holdout=0.1),
+        job(Path(url), holdout=0.1),
+    )
     alone = prepare(here, encoder, tmp_path / "alone")
     with pytest.raises(Interrupted):
         prepare(there, encoder, tmp_path / "cache", Stopper(3).watch)
@@ -60,7 +79,11 @@ def test_a_corpus_at_a_url_gives_the_bytes_of_its_files(url: str, corpus: Path, 
     again = prepare(there, encoder, tmp_path / "cache")
     for outcome in (resumed, again):
         assert content(outcome) == content(alone)
-        assert (outcome.counters, outcome.files, outcome.files_skipped) == (alone.counters, 4, 1)
+        assert (outcome.counters, outcome.files, outcome.files_skipped) == (
+            alone.counters,
+            4,
+            1,
+        )
     assert (again.files_read, again.bytes_read) == (0, 0)
     with fsspec.open(f"{url}/more.jsonl", "ab") as file:
         file.write(b'{"text": "one more"}\n')
@@ -93,7 +116,10 @@ def test_what_a_store_raises_is_one_sentence(monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(CorpusError, match="no token was found"):
         list(documents(source, ("text",), Counters(), Position()))
     monkeypatch.setattr(type(memory), "info", _Refusing.read)
-    with pytest.raises(InputError, match=r"memory://bucket cannot be read: no token was found; check that the store"):
+    with pytest.raises(
+        InputError,
+        match=r"memory://bucket cannot be read: no token was found; check that the store",
+    ):
         find_sources([Path("memory://bucket")])
     memory.store.clear()
 
@@ -109,7 +135,10 @@ def test_what_changes_behind_an_http_url_is_seen(tmp_path: Path) -> None:
     path = tmp_path / "law.txt"
     path.write_text("one")
     handler = partial(SimpleHTTPRequestHandler, directory=str(tmp_path))
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server, ThreadPoolExecutor(1) as pool:
+    with (
+        ThreadingHTTPServer(("127.0.0.1", 0), handler) as server,
+        ThreadPoolExecutor(1) as pool,
+    ):
         pool.submit(server.serve_forever)
         url = Path(f"http://127.0.0.1:{server.server_port}/law.txt")
         try:
@@ -123,8 +152,12 @@ def test_what_changes_behind_an_http_url_is_seen(tmp_path: Path) -> None:
     assert before.size == after.size
 
 
-def test_without_fsspec_a_url_is_one_sentence(url: str, corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files of this machine need nothing of it, even where sums over files at a URL were kept before."""
+def test_without_fsspec_a_url_is_one_sentence(
+    url: str, corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files of this machine need nothing of it, even where sums over files at a URL were kept
+    before.
+    """
     prepare(job(Path(url)), tiny_encoder(), corpus.parent / "cache")
     monkeypatch.setitem(sys.modules, "fsspec.core", None)
     with pytest.raises(InputError, match=r"s3://bucket/x cannot be read .*need fsspec"):
@@ -132,7 +165,9 @@ def test_without_fsspec_a_url_is_one_sentence(url: str, corpus: Path, monkeypatc
     assert prepare(job(corpus), tiny_encoder(), corpus.parent / "cache").files_read == 4
 
 
-def test_a_file_that_changes_while_it_is_read_is_refused_at_a_url(url: str, tmp_path: Path) -> None:
+def test_a_file_that_changes_while_it_is_read_is_refused_at_a_url(
+    url: str, tmp_path: Path
+) -> None:
     """As on a disk."""
     before = file_status(Path(f"{url}/law.jsonl"))
 

@@ -32,14 +32,24 @@ def test_neither_threads_nor_batches_change_a_sum(
 ) -> None:
     """It is that of all documents in one block."""
     texts = own_texts("V", "law", 16)
-    encoder = with_sentences(tiny_encoder(8), sentences) if reads_sentences else tiny_encoder(8)
+    encoder = (
+        with_sentences(tiny_encoder(8), sentences)
+        if reads_sentences
+        else tiny_encoder(8)
+    )
     prior = make_prior(encoder, [texts[:8], texts[8:]])
     ids, lengths = encoder.tokenizer.encode_many(texts)
-    whole = bounded_sums(mode, document_vectors(prior, ids, lengths, encoder.table, encoder.sentences))
+    whole = bounded_sums(
+        mode, document_vectors(prior, ids, lengths, encoder.table, encoder.sentences)
+    )
     file = write_jsonl(tmp_path / "law.jsonl", texts)
     for threads, characters in ((1, 1 << 19), (1, 100), (3, 100), (8, 1)):
         monkeypatch.setattr(prepare, "BATCH_CHARACTERS", characters)
         monkeypatch.setattr(prepare, "SENTENCE_BATCH_CHARACTERS", characters)
-        job = PrepareJob((file,), "law", DEFAULT.sampling, 0.0, ("text",), threads, whole=True)
+        job = PrepareJob(
+            (file,), "law", DEFAULT.sampling, 0.0, ("text",), threads, whole=True
+        )
         found = sum_documents(DocumentJob(job, encoder, mode), prior)
-        assert np.array_equal(found.products, whole.products) and np.array_equal(found.column, whole.column)
+        assert np.array_equal(found.products, whole.products) and np.array_equal(
+            found.column, whole.column
+        )

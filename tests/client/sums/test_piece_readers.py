@@ -1,4 +1,6 @@
-"""Reading in processes of its own: the same ids, whatever becomes of the processes, and none left behind."""
+"""Reading in processes of its own: the same ids, whatever becomes of the processes, and none left
+behind.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,12 @@ import pytest
 
 from ridgeway.client.sums import piece_readers, prepare
 from ridgeway.client.sums.corpus import CorpusFile, Counters, find_sources
-from ridgeway.client.sums.piece_batches import PieceBatch, ReadingRules, read_batches, samples_of
+from ridgeway.client.sums.piece_batches import (
+    PieceBatch,
+    ReadingRules,
+    read_batches,
+    samples_of,
+)
 from ridgeway.client.sums.piece_readers import Read
 from ridgeway.client.sums.prepare import Interrupted
 from ridgeway.common.base.errors import CorpusError
@@ -24,35 +31,62 @@ from ridgeway.common.encoding.table_encoder import TableEncoder, with_words
 from tests.support.corpora_on_disk import Stopper, content, job, sentences, write_jsonl
 from tests.support.waiting import wait_for
 
-RULES = ReadingRules(("text",), 0.2, True, 300, Sampling(4, stride=8, units=20, mistyped=3))
+RULES = ReadingRules(
+    ("text",), 0.2, True, 300, Sampling(4, stride=8, units=20, mistyped=3)
+)
 
 
 @pytest.fixture
 def pieces(tmp_path: Path) -> list[tuple[CorpusFile, int]]:
-    """Files with blanks, stray bytes, broken records and a name that is not UTF-8; some documents to pass over."""
+    """Files with blanks, stray bytes, broken records and a name that is not UTF-8; some documents
+    to pass over.
+    """
     folder = tmp_path / "corpus"
-    write_jsonl(folder / "a.jsonl", ["", *sentences("law", 40), "lone \ud800 surrogate", "žluťoučký 小"])
+    write_jsonl(
+        folder / "a.jsonl",
+        ["", *sentences("law", 40), "lone \ud800 surrogate", "žluťoučký 小"],
+    )
     write_jsonl(folder / "b.jsonl", [])
-    (folder / "c.jsonl").write_bytes(b'{"text": "stray \xff byte"}\n{broken\n{"text": "after"}\n' * 20)
+    (folder / "c.jsonl").write_bytes(
+        b'{"text": "stray \xff byte"}\n{broken\n{"text": "after"}\n' * 20
+    )
     (folder / os.fsdecode(b"caf\xe9.txt")).write_text("\n".join(sentences("code", 30)))
-    return [(source, 3 * place) for place, source in enumerate(find_sources([folder])[0])]
+    return [
+        (source, 3 * place) for place, source in enumerate(find_sources([folder])[0])
+    ]
 
 
-def gathered(batches: Iterator[Read], encoder: TableEncoder, count: int) -> list[tuple[object, ...]]:
-    """Of each piece: what was met, where it ended, its broken records, its tokens and its samples."""
-    found: list[tuple[Counters, list[PieceBatch], list[object]]] = [(Counters(), [], []) for _ in range(count)]
+def gathered(
+    batches: Iterator[Read], encoder: TableEncoder, count: int
+) -> list[tuple[object, ...]]:
+    """Of each piece: what was met, where it ended, its broken records, its tokens and its
+    samples.
+    """
+    found: list[tuple[Counters, list[PieceBatch], list[object]]] = [
+        (Counters(), [], []) for _ in range(count)
+    ]
     for number, batch, samples in batches:
         met, seen, taken = found[number]
         assert not seen or not seen[-1].ends
         assert not seen or batch.place >= seen[-1].place
-        tokens, layers = samples or samples_of(batch.texts, encoder.tokenizer, RULES.sampling)
+        tokens, layers = samples or samples_of(
+            batch.texts, encoder.tokenizer, RULES.sampling
+        )
         met.add(batch.met)
         seen.append(batch)
-        taken += [tokens, *((times, ids.tolist(), bounds.tolist()) for ids, bounds, times in layers)]
-    return [(met, seen[-1].place, [w for b in seen for w in b.broken], taken) for met, seen, taken in found]
+        taken += [
+            tokens,
+            *((times, ids.tolist(), bounds.tolist()) for ids, bounds, times in layers),
+        ]
+    return [
+        (met, seen[-1].place, [w for b in seen for w in b.broken], taken)
+        for met, seen, taken in found
+    ]
 
 
-def read_here(pieces: list[tuple[CorpusFile, int]], rules: ReadingRules = RULES) -> Iterator[Read]:
+def read_here(
+    pieces: list[tuple[CorpusFile, int]], rules: ReadingRules = RULES
+) -> Iterator[Read]:
     for number, (source, first) in enumerate(pieces):
         for batch in read_batches(source, first, rules):
             yield number, batch, None
@@ -94,7 +128,9 @@ def test_processes_that_die_lose_nothing(
 
 
 def test_a_machine_that_starts_no_process_reads_itself(
-    pieces: list[tuple[CorpusFile, int]], encoder: TableEncoder, monkeypatch: pytest.MonkeyPatch
+    pieces: list[tuple[CorpusFile, int]],
+    encoder: TableEncoder,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """All pieces, in order."""
 
@@ -113,7 +149,10 @@ def test_what_cannot_be_read_is_said_as_if_read_here(
     """With the place of the record."""
     strict = replace(RULES, skip_broken=False)
     reading = piece_readers.piece_readers(encoder, pieces, strict, 2)
-    with pytest.raises(CorpusError, match=r"c\.jsonl, line 2: not JSON"), reading as batches:
+    with (
+        pytest.raises(CorpusError, match=r"c\.jsonl, line 2: not JSON"),
+        reading as batches,
+    ):
         list(batches)
 
 
@@ -133,7 +172,9 @@ def test_leaving_early_ends_every_process(
     assert all(pid is not None and is_gone(pid) for pid in made)
 
 
-def test_processes_do_not_hear_ctrl_c(pieces: list[tuple[CorpusFile, int]], encoder: TableEncoder) -> None:
+def test_processes_do_not_hear_ctrl_c(
+    pieces: list[tuple[CorpusFile, int]], encoder: TableEncoder
+) -> None:
     """Not even while they start; the environment and the parent are as before."""
     before = dict(os.environ)
     with piece_readers.piece_readers(encoder, pieces, RULES, 2) as batches:
@@ -163,24 +204,33 @@ if __name__ == "__main__":
 """
 
 
-def test_processes_end_when_their_parent_is_gone(pieces: list[tuple[CorpusFile, int]], tmp_path: Path) -> None:
+def test_processes_end_when_their_parent_is_gone(
+    pieces: list[tuple[CorpusFile, int]], tmp_path: Path
+) -> None:
     """The pipe that closes with the parent is all that they live by."""
     script = tmp_path / "orphans.py"
     script.write_text(ORPHANS)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     command = [sys.executable, str(script), str(tmp_path / "corpus")]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, check=True
+    )
     made = [int(word) for word in done.stdout.split()]
     assert len(made) == 2
     wait_for("the end of the processes", lambda: all(has_ended(pid) for pid in made))
 
 
 def test_what_lies_in_the_current_folder_is_not_run(
-    pieces: list[tuple[CorpusFile, int]], encoder: TableEncoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    pieces: list[tuple[CorpusFile, int]],
+    encoder: TableEncoder,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A corpus may hold Python files of any name; they are text."""
     for name in ("numpy.py", "signal.py", "client.py"):
-        (tmp_path / name).write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nraise SystemExit(1)\n")
+        (tmp_path / name).write_text(
+            f"open({str(tmp_path / 'ran')!r}, 'w')\nraise SystemExit(1)\n"
+        )
     monkeypatch.chdir(tmp_path)
     with piece_readers.piece_readers(encoder, pieces, RULES, 1) as batches:
         assert all(samples is not None for _, _, samples in batches)
@@ -190,7 +240,11 @@ def test_what_lies_in_the_current_folder_is_not_run(
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("sampling", "words"),
-    [(Sampling(1), False), (Sampling(1), True), (Sampling(4, stride=8, units=20, mistyped=3), True)],
+    [
+        (Sampling(1), False),
+        (Sampling(1), True),
+        (Sampling(4, stride=8, units=20, mistyped=3), True),
+    ],
 )
 def test_a_corpus_prepared_with_processes_has_the_same_sums(
     pieces: list[tuple[CorpusFile, int]],
@@ -200,11 +254,18 @@ def test_a_corpus_prepared_with_processes_has_the_same_sums(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """To the byte, with every count, in one go and when it is stopped again and again; mistyped copies too."""
+    """To the byte, with every count, in one go and when it is stopped again and again; mistyped
+    copies too.
+    """
     if words:
         encoder = with_words(encoder, WordFeatures(width=5))
-        write_jsonl(tmp_path / "corpus" / "d.jsonl", [text.upper() for text in sentences("law", 9)])
-    work = replace(job(tmp_path / "corpus", holdout=0.2), sampling=sampling, skip_broken=0.9)
+        write_jsonl(
+            tmp_path / "corpus" / "d.jsonl",
+            [text.upper() for text in sentences("law", 9)],
+        )
+    work = replace(
+        job(tmp_path / "corpus", holdout=0.2), sampling=sampling, skip_broken=0.9
+    )
     alone = prepare.prepare(work, encoder, tmp_path / "alone")
     monkeypatch.setattr(prepare, "MIN_READERS_BYTES", 0)
     monkeypatch.setattr(prepare, "MAX_THREADS_ALONE", 0)
@@ -214,7 +275,12 @@ def test_a_corpus_prepared_with_processes_has_the_same_sums(
     stops = 0
     while True:
         try:
-            resumed = prepare.prepare(replace(work, threads=2), encoder, tmp_path / "resumed", Stopper(5).watch)
+            resumed = prepare.prepare(
+                replace(work, threads=2),
+                encoder,
+                tmp_path / "resumed",
+                Stopper(5).watch,
+            )
             break
         except Interrupted:
             stops += 1

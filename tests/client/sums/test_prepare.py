@@ -15,7 +15,14 @@ import ridgeway.client.sums.piece_batches
 import ridgeway.client.sums.prepare
 from ridgeway.client.sums.corpus import Counters, find_sources
 from ridgeway.client.sums.part_store import PartStore, StoredPart, Stretch, stamped
-from ridgeway.client.sums.prepare import Interrupted, PrepareJob, PrepareOutcome, Watch, held_out_documents, prepare
+from ridgeway.client.sums.prepare import (
+    Interrupted,
+    PrepareJob,
+    PrepareOutcome,
+    Watch,
+    held_out_documents,
+    prepare,
+)
 from ridgeway.common.base.errors import CorpusError, InputError
 from ridgeway.common.base.settings import Sampling
 from ridgeway.common.encoding.table_encoder import TableEncoder
@@ -44,7 +51,9 @@ def corpus(tmp_path: Path) -> Path:
     folder = tmp_path / "private-corpus"
     write_jsonl(folder / "a.jsonl", sentences("law", 23, size=30))
     blanks = [
-        text for number, text in enumerate(sentences("code", 17, size=30)) for text in ([text, " "][: 1 + number % 2])
+        text
+        for number, text in enumerate(sentences("code", 17, size=30))
+        for text in ([text, " "][: 1 + number % 2])
     ]
     write_jsonl(folder / "b.jsonl", ["", *blanks, "\n"])
     stray = [b'{"text": "stray \xff byte %d"}\n' % number for number in range(9)]
@@ -62,8 +71,12 @@ def recorder(seen: list[tuple[int, int]]) -> Callable[[int, int], None]:
     return lambda done, total: seen.append((done, total))
 
 
-def in_runs(work: PrepareJob, encoder: TableEncoder, cache: Path, looks: int) -> tuple[PrepareOutcome, int]:
-    """Prepare, stopped again and again after so many looks, until it is done; and how often it was stopped."""
+def in_runs(
+    work: PrepareJob, encoder: TableEncoder, cache: Path, looks: int
+) -> tuple[PrepareOutcome, int]:
+    """Prepare, stopped again and again after so many looks, until it is done; and how often it was
+    stopped.
+    """
     for stops in range(100):
         try:
             return prepare(work, encoder, cache, Stopper(looks).watch), stops
@@ -81,7 +94,9 @@ def in_runs(work: PrepareJob, encoder: TableEncoder, cache: Path, looks: int) ->
 def test_a_run_in_pieces_is_a_run_in_one(
     corpus: Path, encoder: TableEncoder, tmp_path: Path, looks: int, threads: int
 ) -> None:
-    """However often it is stopped and taken up, the file is the same to the byte, and so is every count."""
+    """However often it is stopped and taken up, the file is the same to the byte, and so is every
+    count.
+    """
     work = job(corpus, holdout=0.2, threads=threads)
     whole = without_cache(work, encoder, tmp_path / "other")
     resumed, stops = in_runs(work, encoder, tmp_path / "cache", looks)
@@ -92,20 +107,32 @@ def test_a_run_in_pieces_is_a_run_in_one(
 
 
 @pytest.mark.usefixtures("keeping_often")
-def test_counters_say_what_was_met(corpus: Path, encoder: TableEncoder, tmp_path: Path) -> None:
+def test_counters_say_what_was_met(
+    corpus: Path, encoder: TableEncoder, tmp_path: Path
+) -> None:
     """Documents, blanks, stray bytes, held-out documents and tokens, in one go and in pieces."""
     outcome, _ = in_runs(job(corpus), encoder, tmp_path / "cache", looks=2)
     texts = sentences("law", 23, size=30) + sentences("code", 17, size=30)
-    stray = sum(len(f"stray ? byte {number}") for number in range(9)) + len("a letter of the secret kind ?\n")
+    stray = sum(len(f"stray ? byte {number}") for number in range(9)) + len(
+        "a letter of the secret kind ?\n"
+    )
     tokens = sum(map(len, texts)) + stray
-    assert outcome.counters == Counters(documents=50, held_out=0, empty=11, replaced=10, tokens=tokens)
+    assert outcome.counters == Counters(
+        documents=50, held_out=0, empty=11, replaced=10, tokens=tokens
+    )
     held_out = Counters()
     list(held_out_documents(job(corpus, holdout=0.2), held_out))
-    assert prepare(job(corpus, holdout=0.2), encoder, tmp_path / "cache").counters.held_out == held_out.held_out > 0
+    assert (
+        prepare(job(corpus, holdout=0.2), encoder, tmp_path / "cache").counters.held_out
+        == held_out.held_out
+        > 0
+    )
 
 
 @pytest.mark.usefixtures("keeping_often")
-def test_progress_ends_at_the_size_of_the_corpus(corpus: Path, encoder: TableEncoder, tmp_path: Path) -> None:
+def test_progress_ends_at_the_size_of_the_corpus(
+    corpus: Path, encoder: TableEncoder, tmp_path: Path
+) -> None:
     """The bar never goes back or beyond its end, in one go and when resumed."""
     size = sum(path.stat().st_size for path in corpus.iterdir())
     with pytest.raises(Interrupted):
@@ -128,12 +155,19 @@ def test_an_unchanged_corpus_is_not_read_again(corpus: Path, tmp_path: Path) -> 
     first = prepare(job(corpus, holdout=0.2), encoder, tmp_path / "cache")
     seen.clear()
     second = prepare(job(corpus, holdout=0.2), encoder, tmp_path / "cache")
-    assert (first.files_read, second.files_read, second.bytes_read, seen) == (5, 0, 0, [])
+    assert (first.files_read, second.files_read, second.bytes_read, seen) == (
+        5,
+        0,
+        0,
+        [],
+    )
     assert content(second) == content(first)
     assert second.counters == first.counters
 
 
-def test_a_fresh_run_reads_everything(corpus: Path, encoder: TableEncoder, tmp_path: Path) -> None:
+def test_a_fresh_run_reads_everything(
+    corpus: Path, encoder: TableEncoder, tmp_path: Path
+) -> None:
     """And leaves one part, not two."""
     first = prepare(job(corpus), encoder, tmp_path / "cache")
     second = prepare(job(corpus), encoder, tmp_path / "cache", fresh=True)
@@ -149,23 +183,33 @@ def test_only_an_added_file_is_read(corpus: Path, tmp_path: Path) -> None:
     seen.clear()
     grown = prepare(job(corpus), encoder, tmp_path / "cache")
     assert (grown.files_read, seen) == (1, ["the new document"])
-    assert content(grown) == content(without_cache(job(corpus), encoder, tmp_path / "other"))
+    assert content(grown) == content(
+        without_cache(job(corpus), encoder, tmp_path / "other")
+    )
 
 
 @pytest.mark.parametrize("same_size", [True, False])
-def test_a_changed_file_is_read_again(corpus: Path, encoder: TableEncoder, tmp_path: Path, same_size: bool) -> None:
+def test_a_changed_file_is_read_again(
+    corpus: Path, encoder: TableEncoder, tmp_path: Path, same_size: bool
+) -> None:
     """Its old sums vanish, even where it kept its size."""
     before = prepare(job(corpus), encoder, tmp_path / "cache")
     path = corpus / "a.jsonl"
     raw = path.read_bytes()
-    path.write_bytes(raw.replace(b"l0 ", b"zzz") if same_size else raw.replace(b"l0 ", b"z"))
+    path.write_bytes(
+        raw.replace(b"l0 ", b"zzz") if same_size else raw.replace(b"l0 ", b"z")
+    )
     touch_later(path)
     after = prepare(job(corpus), encoder, tmp_path / "cache")
     assert content(after) != content(before)
-    assert content(after) == content(without_cache(job(corpus), encoder, tmp_path / "other"))
+    assert content(after) == content(
+        without_cache(job(corpus), encoder, tmp_path / "other")
+    )
 
 
-def test_a_removed_file_is_removed_from_the_sums(corpus: Path, encoder: TableEncoder, tmp_path: Path) -> None:
+def test_a_removed_file_is_removed_from_the_sums(
+    corpus: Path, encoder: TableEncoder, tmp_path: Path
+) -> None:
     """Nothing of it is left, neither in the sums nor in the counts nor in the cache."""
     prepare(job(corpus), encoder, tmp_path / "cache")
     (corpus / "a.jsonl").unlink()
@@ -173,15 +217,25 @@ def test_a_removed_file_is_removed_from_the_sums(corpus: Path, encoder: TableEnc
     fresh = without_cache(job(corpus), encoder, tmp_path / "other")
     assert content(after) == content(fresh)
     assert after.counters == fresh.counters
-    assert not any(b"a.jsonl" in path.read_bytes() for path in part_files(tmp_path / "cache"))
+    assert not any(
+        b"a.jsonl" in path.read_bytes() for path in part_files(tmp_path / "cache")
+    )
 
 
 @pytest.mark.parametrize(
     "order",
-    [("ab", "a", "abc"), ("a", "ab", "b"), ("abc", "bc", "c", "ab"), ("a", "b", "ab"), ("ae", "be", "abe")],
+    [
+        ("ab", "a", "abc"),
+        ("a", "ab", "b"),
+        ("abc", "bc", "c", "ab"),
+        ("a", "b", "ab"),
+        ("ae", "be", "abe"),
+    ],
     ids="-".join,
 )
-def test_overlapping_corpora_never_count_twice(encoder: TableEncoder, tmp_path: Path, order: tuple[str, ...]) -> None:
+def test_overlapping_corpora_never_count_twice(
+    encoder: TableEncoder, tmp_path: Path, order: tuple[str, ...]
+) -> None:
     """Whatever other corpora the cache has seen, each has the statistics of its own files."""
     for name, domain in (("a", "law"), ("b", "code"), ("c", "medicine")):
         write_jsonl(tmp_path / f"{name}.jsonl", sentences(domain, 5))
@@ -195,13 +249,19 @@ def test_overlapping_corpora_never_count_twice(encoder: TableEncoder, tmp_path: 
 
 
 @pytest.mark.usefixtures("keeping_often")
-def test_two_runs_at_once_never_count_twice(encoder: TableEncoder, tmp_path: Path) -> None:
-    """Parts of two runs that did not know of each other overlap; a third run takes up those that fit together."""
+def test_two_runs_at_once_never_count_twice(
+    encoder: TableEncoder, tmp_path: Path
+) -> None:
+    """Parts of two runs that did not know of each other overlap; a third run takes up those that
+    fit together.
+    """
     path = write_jsonl(tmp_path / "a.jsonl", sentences("law", 30))
     fresh = without_cache(job(path), encoder, tmp_path / "other")
     for looks in (3, 5):
         with pytest.raises(Interrupted):
-            prepare(job(path), encoder, tmp_path / f"cache{looks}", Stopper(looks).watch)
+            prepare(
+                job(path), encoder, tmp_path / f"cache{looks}", Stopper(looks).watch
+            )
     [folder] = (tmp_path / "cache3" / "prepared").iterdir()
     for part in part_files(tmp_path / "cache5"):
         (folder / part.name).write_bytes(part.read_bytes())
@@ -225,19 +285,33 @@ def test_other_terms_have_other_parts(
 ) -> None:
     """Sums that were taken in another way are never taken up."""
     path = tmp_path / "a.jsonl"
-    path.write_text("".join(f'{{"text": "{text}", "other": "zz"}}\n' for text in sentences("code", 12)))
+    path.write_text(
+        "".join(
+            f'{{"text": "{text}", "other": "zz"}}\n' for text in sentences("code", 12)
+        )
+    )
     before = prepare(job(path), encoder, tmp_path / "cache")
     after = prepare(change(job(path)), encoder, tmp_path / "cache")
-    assert content(after) == content(without_cache(change(job(path)), encoder, tmp_path / "other")) != content(before)
+    assert (
+        content(after)
+        == content(without_cache(change(job(path)), encoder, tmp_path / "other"))
+        != content(before)
+    )
 
 
-def test_a_file_under_a_name_of_another_kind_is_read_as_that_kind(encoder: TableEncoder, tmp_path: Path) -> None:
-    """A link called .txt to a file of records is text; the sums of the one are not those of the other."""
+def test_a_file_under_a_name_of_another_kind_is_read_as_that_kind(
+    encoder: TableEncoder, tmp_path: Path
+) -> None:
+    """A link called .txt to a file of records is text; the sums of the one are not those of the
+    other.
+    """
     records = write_jsonl(tmp_path / "records.jsonl", sentences("code", 12))
     (tmp_path / "link.txt").symlink_to(records)
     prepare(job(tmp_path / "link.txt"), encoder, tmp_path / "cache")
     after = prepare(job(records), encoder, tmp_path / "cache")
-    assert content(after) == content(without_cache(job(records), encoder, tmp_path / "other"))
+    assert content(after) == content(
+        without_cache(job(records), encoder, tmp_path / "other")
+    )
 
 
 # Records that cannot be read
@@ -247,13 +321,25 @@ BROKEN = ["{broken", "[1]", '{"text": 7}', '{"body": "x"}', "7"]
 
 @pytest.fixture
 def holey(tmp_path: Path) -> Path:
-    """Two files with broken records first, last and in between, and the same without them in a folder beside."""
+    """Two files with broken records first, last and in between, and the same without them in a
+    folder beside.
+    """
     for name in ("a.jsonl", "b.jsonl"):
-        texts = [f'{{"text": "{name} {text}"}}' for text in sentences("code", 18, size=30)]
-        for folder, lines in (("whole", texts), ("holey", [line for text in texts for line in (BROKEN[0], text)])):
+        texts = [
+            f'{{"text": "{name} {text}"}}' for text in sentences("code", 18, size=30)
+        ]
+        for folder, lines in (
+            ("whole", texts),
+            ("holey", [line for text in texts for line in (BROKEN[0], text)]),
+        ):
             path = tmp_path / folder / name
             path.parent.mkdir(exist_ok=True)
-            path.write_text("".join(f"{line}\n" for line in [*lines, *(BROKEN if folder == "holey" else ())]))
+            path.write_text(
+                "".join(
+                    f"{line}\n"
+                    for line in [*lines, *(BROKEN if folder == "holey" else ())]
+                )
+            )
     return tmp_path / "holey"
 
 
@@ -262,17 +348,25 @@ def holey(tmp_path: Path) -> Path:
 def test_broken_records_that_are_passed_over_leave_no_trace_in_the_sums(
     holey: Path, encoder: TableEncoder, tmp_path: Path, looks: int
 ) -> None:
-    """However often it was stopped: the sums are those of the corpus without them, and each is listed once."""
+    """However often it was stopped: the sums are those of the corpus without them, and each is
+    listed once.
+    """
     work = replace(job(holey, holdout=0.25), skip_broken=0.6)
     outcome, _ = in_runs(work, encoder, tmp_path / "cache", looks)
-    whole = prepare(job(holey.with_name("whole"), holdout=0.25), encoder, tmp_path / "other")
+    whole = prepare(
+        job(holey.with_name("whole"), holdout=0.25), encoder, tmp_path / "other"
+    )
     assert content(outcome) == content(whole)
     assert outcome.counters == replace(whole.counters, broken=2 * (18 + len(BROKEN)))
     listed = tmp_path / "broken.txt"
     prepare(work, encoder, tmp_path / "cache", broken_list=listed)
     places = [line.partition(": ")[0] for line in listed.read_text().splitlines()]
     lines = [*range(1, 36, 2), *range(37, 42)]
-    assert places == [f"{holey / name}, line {line}" for name in ("a.jsonl", "b.jsonl") for line in lines]
+    assert places == [
+        f"{holey / name}, line {line}"
+        for name in ("a.jsonl", "b.jsonl")
+        for line in lines
+    ]
     assert stat.S_IMODE(listed.stat().st_mode) == 0o600
     assert list(held_out_documents(work, Counters())) == list(
         held_out_documents(job(holey.with_name("whole"), holdout=0.25), Counters())
@@ -282,23 +376,42 @@ def test_broken_records_that_are_passed_over_leave_no_trace_in_the_sums(
 def test_more_broken_records_than_may_be_are_an_error_and_are_listed(
     holey: Path, encoder: TableEncoder, tmp_path: Path
 ) -> None:
-    """Of 82 records 46 are broken: a share of 0.56 is too little. Not even one passes unless it was allowed."""
+    """Of 82 records 46 are broken: a share of 0.56 is too little. Not even one passes unless it was
+    allowed.
+    """
     listed = tmp_path / "broken.txt"
     for share in (0.56, 0.01):
-        with pytest.raises(CorpusError, match=r"46 of 82 records cannot be read, .*a\.jsonl, line 1: not JSON"):
-            prepare(replace(job(holey), skip_broken=share), encoder, tmp_path / "cache", broken_list=listed)
+        with pytest.raises(
+            CorpusError,
+            match=r"46 of 82 records cannot be read, .*a\.jsonl, line 1: not JSON",
+        ):
+            prepare(
+                replace(job(holey), skip_broken=share),
+                encoder,
+                tmp_path / "cache",
+                broken_list=listed,
+            )
         assert len(listed.read_text().splitlines()) == 46
-    with pytest.raises(CorpusError, match=r"46 of 82 records cannot be read, more than the allowed share of 0"):
+    with pytest.raises(
+        CorpusError,
+        match=r"46 of 82 records cannot be read, more than the allowed share of 0",
+    ):
         prepare(job(holey), encoder, tmp_path / "cache")
-    with pytest.raises(CorpusError, match=r"a\.jsonl, line 1: not JSON .*skip_broken in client\.toml"):
+    with pytest.raises(
+        CorpusError, match=r"a\.jsonl, line 1: not JSON .*skip_broken in client\.toml"
+    ):
         without_cache(job(holey), encoder, tmp_path / "empty")
 
 
-def test_a_list_of_broken_records_goes_with_them(holey: Path, encoder: TableEncoder, tmp_path: Path) -> None:
+def test_a_list_of_broken_records_goes_with_them(
+    holey: Path, encoder: TableEncoder, tmp_path: Path
+) -> None:
     """A mended corpus leaves no old list behind."""
     listed = tmp_path / "broken.txt"
     listed.write_text("an old one")
-    prepare(job(holey.with_name("whole")), encoder, tmp_path / "cache", broken_list=listed)
+    prepare(
+        job(holey.with_name("whole")), encoder, tmp_path / "cache", broken_list=listed
+    )
     assert not listed.exists()
 
 
@@ -317,7 +430,10 @@ def test_a_list_of_broken_records_goes_with_them(holey: Path, encoder: TableEnco
 )
 @pytest.mark.usefixtures("keeping_often")
 def test_a_damaged_part_is_made_again(
-    corpus: Path, encoder: TableEncoder, tmp_path: Path, damage: Callable[[bytes], bytes]
+    corpus: Path,
+    encoder: TableEncoder,
+    tmp_path: Path,
+    damage: Callable[[bytes], bytes],
 ) -> None:
     """Whatever the cache has become, the statistics are those of the corpus."""
     whole = prepare(job(corpus), encoder, tmp_path / "cache")
@@ -333,15 +449,24 @@ def test_a_damaged_part_is_made_again(
 
 
 def test_a_part_with_any_bit_changed_is_not_used(tmp_path: Path) -> None:
-    """Not its sums, not the stretches that it covers, not its counts: a flipped bit anywhere makes it void."""
+    """Not its sums, not the stretches that it covers, not its counts: a flipped bit anywhere makes
+    it void.
+    """
     path = tmp_path / "corpus.txt"
     path.write_text("text")
     [stamp] = stamped(find_sources([path])[0])
     store = PartStore(tmp_path / "cache", {"terms": "of a test"})
     counters = Counters(documents=4, held_out=1, empty=2, replaced=3, tokens=99)
-    store.save(StoredPart((Stretch(stamp, 0, 5, ends_file=False),), counters, {"gram": np.arange(6)}))
+    store.save(
+        StoredPart(
+            (Stretch(stamp, 0, 5, ends_file=False),), counters, {"gram": np.arange(6)}
+        )
+    )
     [part] = store.usable({stamp})
-    assert (part.counters, part.state["gram"].tolist()) == (counters, [0, 1, 2, 3, 4, 5])
+    assert (part.counters, part.state["gram"].tolist()) == (
+        counters,
+        [0, 1, 2, 3, 4, 5],
+    )
     [file] = part_files(tmp_path / "cache")
     raw = file.read_bytes()
     used = []
@@ -356,8 +481,12 @@ def test_a_part_with_any_bit_changed_is_not_used(tmp_path: Path) -> None:
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("failing", [0, 7, 21])
 @pytest.mark.usefixtures("keeping_often")
-def test_an_error_in_a_worker_loses_nothing_that_was_kept(tmp_path: Path, failing: int, threads: int) -> None:
-    """The error comes out as it is; parts of before stay, none is wrong, and the next run goes on from them."""
+def test_an_error_in_a_worker_loses_nothing_that_was_kept(
+    tmp_path: Path, failing: int, threads: int
+) -> None:
+    """The error comes out as it is; parts of before stay, none is wrong, and the next run goes on
+    from them.
+    """
     texts = sentences("law", 24)
     path = write_jsonl(tmp_path / "a.jsonl", texts)
 
@@ -387,7 +516,11 @@ def test_an_error_in_a_worker_loses_nothing_that_was_kept(tmp_path: Path, failin
     ],
 )
 def test_a_corpus_without_anything_to_sum_is_refused(
-    encoder: TableEncoder, tmp_path: Path, texts: list[str], holdout: float, message: str
+    encoder: TableEncoder,
+    tmp_path: Path,
+    texts: list[str],
+    holdout: float,
+    message: str,
 ) -> None:
     """Every time, whether or not its files were read before."""
     path = write_jsonl(tmp_path / "a.jsonl", texts)
@@ -396,8 +529,13 @@ def test_a_corpus_without_anything_to_sum_is_refused(
             prepare(job(path, holdout=holdout), encoder, tmp_path / "cache")
 
 
-@pytest.mark.parametrize("changes", [{"holdout": 1.0}, {"holdout": -0.1}, {"holdout": float("nan")}, {"threads": 0}])
-def test_work_that_makes_no_sense_is_refused(tmp_path: Path, changes: dict[str, float]) -> None:
+@pytest.mark.parametrize(
+    "changes",
+    [{"holdout": 1.0}, {"holdout": -0.1}, {"holdout": float("nan")}, {"threads": 0}],
+)
+def test_work_that_makes_no_sense_is_refused(
+    tmp_path: Path, changes: dict[str, float]
+) -> None:
     """Before a file is opened."""
     with pytest.raises(InputError):
         job(tmp_path, **changes)  # type: ignore[arg-type]
@@ -407,7 +545,9 @@ def test_work_that_makes_no_sense_is_refused(tmp_path: Path, changes: dict[str, 
 
 
 @pytest.mark.skipif(os.name != "posix", reason="permissions are those of POSIX")
-def test_parts_are_readable_by_their_owner_only(corpus: Path, encoder: TableEncoder, tmp_path: Path) -> None:
+def test_parts_are_readable_by_their_owner_only(
+    corpus: Path, encoder: TableEncoder, tmp_path: Path
+) -> None:
     """They name private files."""
     before = os.umask(0)
     try:
@@ -419,7 +559,9 @@ def test_parts_are_readable_by_their_owner_only(corpus: Path, encoder: TableEnco
     assert stat.S_IMODE(part.parent.stat().st_mode) == 0o700
 
 
-def test_a_statistics_file_holds_no_text_and_no_path(corpus: Path, encoder: TableEncoder, tmp_path: Path) -> None:
+def test_a_statistics_file_holds_no_text_and_no_path(
+    corpus: Path, encoder: TableEncoder, tmp_path: Path
+) -> None:
     """Neither a name of a file or a folder nor a word of a document."""
     outcome = prepare(job(corpus), encoder, tmp_path / "cache")
     raw = content(outcome)
@@ -427,12 +569,21 @@ def test_a_statistics_file_holds_no_text_and_no_path(corpus: Path, encoder: Tabl
     for secret in (b"private-corpus", b"a.jsonl", b"jsonl", os.fsencode(tmp_path.name)):
         assert secret in part, "the holder's own part does name the files"
         assert secret not in raw
-    for secret in (b"secret", b"letter", b"stray", sentences("law", 1, size=30)[0][:8].encode()):
+    for secret in (
+        b"secret",
+        b"letter",
+        b"stray",
+        sentences("law", 1, size=30)[0][:8].encode(),
+    ):
         assert secret not in raw
 
 
-def test_a_file_that_changes_while_it_is_read_is_an_error(encoder: TableEncoder, tmp_path: Path) -> None:
-    """Sums of half an old file and half a new one are never written; the next run is right again."""
+def test_a_file_that_changes_while_it_is_read_is_an_error(
+    encoder: TableEncoder, tmp_path: Path
+) -> None:
+    """Sums of half an old file and half a new one are never written; the next run is right
+    again.
+    """
     path = tmp_path / "law.jsonl"
     write_jsonl(path, sentences("law", 20))
     work = job(path)
@@ -449,8 +600,12 @@ def test_a_file_that_changes_while_it_is_read_is_an_error(encoder: TableEncoder,
 @pytest.mark.slow
 @pytest.mark.parametrize("window", [1, 4])
 @pytest.mark.usefixtures("keeping_often")
-def test_gpus_share_a_corpus(tmp_path: Path, encoder: TableEncoder, window: int) -> None:
-    """Two devices and several threads give the bits of one thread on the CPU, also over parts that were kept."""
+def test_gpus_share_a_corpus(
+    tmp_path: Path, encoder: TableEncoder, window: int
+) -> None:
+    """Two devices and several threads give the bits of one thread on the CPU, also over parts that
+    were kept.
+    """
     corpus = tmp_path / "corpus"
     for domain, count in (("law", 3), ("code", 2)):
         write_jsonl(corpus / f"{domain}.jsonl", sentences(domain, count, size=6))
@@ -460,4 +615,6 @@ def test_gpus_share_a_corpus(tmp_path: Path, encoder: TableEncoder, window: int)
     assert shared.prepared.statistics.equals(alone.prepared.statistics)
     for kept in part_files(tmp_path / "shared")[::2]:
         kept.unlink()
-    assert prepare(work, encoder, tmp_path / "shared").prepared.statistics.equals(alone.prepared.statistics)
+    assert prepare(work, encoder, tmp_path / "shared").prepared.statistics.equals(
+        alone.prepared.statistics
+    )

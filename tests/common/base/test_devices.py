@@ -27,7 +27,11 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Machine:
         here, gone = (tmp_path,), (tmp_path / "absent",)
         monkeypatch.setattr(devices, "DRIVERS", here if driver else gone)
         monkeypatch.setattr(devices, "POSSIBLE_DRIVERS", here if perhaps else gone)
-        monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if torch is None else object())
+        monkeypatch.setattr(
+            importlib.util,
+            "find_spec",
+            lambda name: None if torch is None else object(),
+        )
         if torch is not None:
             monkeypatch.setitem(sys.modules, "torch", torch)
 
@@ -60,22 +64,34 @@ def test_words_mean_gpus(machine: Machine) -> None:
     assert devices.missed() is None
 
 
-def test_a_gpu_that_is_not_there_is_refused_with_those_that_are(machine: Machine) -> None:
+def test_a_gpu_that_is_not_there_is_refused_with_those_that_are(
+    machine: Machine,
+) -> None:
     """The sentence names the machine's GPUs."""
     machine(torch=made_torch(2))
-    with pytest.raises(DeviceError, match="device cuda:2 not found; the GPUs of this machine are cuda:0, cuda:1"):
+    with pytest.raises(
+        DeviceError,
+        match="device cuda:2 not found; the GPUs of this machine are cuda:0, cuda:1",
+    ):
         devices.chosen("cuda:2")
 
 
-@pytest.mark.parametrize("word", ["", "gpu", "CUDA", "cuda:", "cuda:-1", "cuda:one", "cuda:²", "cuda:0 ", "cpu:0"])
+@pytest.mark.parametrize(
+    "word",
+    ["", "gpu", "CUDA", "cuda:", "cuda:-1", "cuda:one", "cuda:²", "cuda:0 ", "cpu:0"],
+)
 def test_an_unknown_word_is_refused(machine: Machine, word: str) -> None:
     """One sentence says what may be said, whatever the machine has."""
     machine(driver=False)
-    with pytest.raises(InputError, match="use auto, cpu, cuda, or one GPU such as cuda:0"):
+    with pytest.raises(
+        InputError, match="use auto, cpu, cuda, or one GPU such as cuda:0"
+    ):
         devices.chosen(word)
 
 
-def test_a_machine_without_a_driver_uses_the_cpu_and_misses_nothing(machine: Machine) -> None:
+def test_a_machine_without_a_driver_uses_the_cpu_and_misses_nothing(
+    machine: Machine,
+) -> None:
     """auto is the CPU without a word; asking for a GPU is refused."""
     machine(driver=False, torch=made_torch(1))
     assert devices.chosen("auto") == ()
@@ -88,13 +104,21 @@ def test_a_machine_without_a_driver_uses_the_cpu_and_misses_nothing(machine: Mac
     ("torch", "reason"),
     [
         (None, r"torch is not installed; install ridgeway\[gpu\]"),
-        (made_torch(0, cuda=None), r"torch 9\.9 is built without CUDA; install ridgeway\[gpu\]"),
+        (
+            made_torch(0, cuda=None),
+            r"torch 9\.9 is built without CUDA; install ridgeway\[gpu\]",
+        ),
         (made_torch(0), r"torch 9\.9 finds no usable GPU"),
-        (made_torch(0, warn="the driver is too old\nmore"), r"finds no usable GPU \(the driver is too old\)"),
+        (
+            made_torch(0, warn="the driver is too old\nmore"),
+            r"finds no usable GPU \(the driver is too old\)",
+        ),
     ],
     ids=["no torch", "torch without CUDA", "no GPU", "old driver"],
 )
-def test_a_gpu_that_cannot_be_used_is_missed_with_the_reason(machine: Machine, torch: Any, reason: str) -> None:
+def test_a_gpu_that_cannot_be_used_is_missed_with_the_reason(
+    machine: Machine, torch: Any, reason: str
+) -> None:
     """auto goes on with the CPU and can say why; cuda is refused for the same reason."""
     machine(torch=torch)
     assert devices.chosen("auto") == ()
@@ -104,10 +128,15 @@ def test_a_gpu_that_cannot_be_used_is_missed_with_the_reason(machine: Machine, t
     for word in ("cuda", "cuda:0"):
         with pytest.raises(DeviceError, match=reason) as refusal:
             devices.chosen(word)
-        assert str(refusal.value).removeprefix(f"device {word} is not available: ") in words
+        assert (
+            str(refusal.value).removeprefix(f"device {word} is not available: ")
+            in words
+        )
 
 
-def test_a_torch_that_does_not_load_is_a_reason(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_torch_that_does_not_load_is_a_reason(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A damaged installation does not end the command that could do without it."""
     machine(torch=made_torch(1))
     monkeypatch.setitem(sys.modules, "torch", None)
@@ -124,7 +153,8 @@ def test_a_driver_of_another_maker_is_no_miss(machine: Machine) -> None:
 
 
 @pytest.mark.skipif(
-    any(path.exists() for path in devices.DRIVERS + devices.POSSIBLE_DRIVERS), reason="a driver is here"
+    any(path.exists() for path in devices.DRIVERS + devices.POSSIBLE_DRIVERS),
+    reason="a driver is here",
 )
 def test_a_machine_without_a_driver_never_imports_torch() -> None:
     """Looking costs a few file names, not seconds of imports."""

@@ -1,4 +1,6 @@
-"""Files and folders that are either whole or not there, canonical JSON, hashes, and the user's folders."""
+"""Files and folders that are either whole or not there, canonical JSON, hashes, and the user's
+folders.
+"""
 
 from __future__ import annotations
 
@@ -45,23 +47,38 @@ def names(folder: Path) -> list[str]:
 
 
 def test_canonical_json_is_fixed() -> None:
-    """Names in order, one space of indent, letters as they are, a line end: what is hashed and signed."""
+    """Names in order, one space of indent, letters as they are, a line end: what is hashed and
+    signed.
+    """
     value = {"b": [1, 2.5, None], "a": {"é": True, "A": "\u2028"}, "c": []}
     assert canonical_json(value) == (
-        '{\n "a": {\n  "A": "\u2028",\n  "é": true\n },\n "b": [\n  1,\n  2.5,\n  null\n ],\n "c": []\n}\n'.encode()
+        b'{\n "a": {\n  "A": "\xe2\x80\xa8",\n  "\xc3\xa9": true\n },\n'
+        b' "b": [\n  1,\n  2.5,\n  null\n ],\n "c": []\n}\n'
     )
 
 
 json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
     lambda inner: (
-        st.lists(inner) | st.lists(inner).map(tuple) | st.dictionaries(st.text() | st.integers() | st.none(), inner)
+        st.lists(inner)
+        | st.lists(inner).map(tuple)
+        | st.dictionaries(st.text() | st.integers() | st.none(), inner)
     ),
 )
 
 
 @given(value=json_values)
-@example(value={"a": [1e-6, 1e16], "\x7f\x1f\u2028": ['\x00\b\f/"\\', 1 << 80], "e": [[], {}, ()]})
+@example(
+    value={
+        "a": [1e-6, 1e16],
+        "\x7f\x1f\u2028": ['\x00\b\f/"\\', 1 << 80],
+        "e": [[], {}, ()],
+    }
+)
 def test_the_fast_encoder_writes_the_same_bytes(value: Any) -> None:
     """Of whatever JSON can hold; where names cannot be put in order, neither writes anything."""
     try:
@@ -75,7 +92,9 @@ def test_the_fast_encoder_writes_the_same_bytes(value: Any) -> None:
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
 @pytest.mark.parametrize("encode", [canonical_json, record_json])
-def test_numbers_that_json_cannot_hold_are_refused(value: float, encode: Callable[[Any], bytes]) -> None:
+def test_numbers_that_json_cannot_hold_are_refused(
+    value: float, encode: Callable[[Any], bytes]
+) -> None:
     """No reader has to guess what NaN means."""
     with pytest.raises(ValueError, match="JSON"):
         encode({"loss": value})
@@ -83,22 +102,31 @@ def test_numbers_that_json_cannot_hold_are_refused(value: float, encode: Callabl
 
 def test_a_hash_over_parts_is_fixed() -> None:
     """SHA-256 over each part with its length in eight bytes before it."""
-    plain = hashlib.sha256(b"\2\0\0\0\0\0\0\0ab" + bytes(8) + b"\1\0\0\0\0\0\0\0c").hexdigest()
+    plain = hashlib.sha256(
+        b"\2\0\0\0\0\0\0\0ab" + bytes(8) + b"\1\0\0\0\0\0\0\0c"
+    ).hexdigest()
     assert sha256(b"ab", b"", b"c") == plain
     assert sha256(memoryview(b"ab"), b"", np.array([99], dtype=np.uint8).data) == plain
 
 
 @given(content=st.binary(max_size=8), one=st.integers(0, 8), other=st.integers(0, 8))
-def test_no_two_divisions_have_the_same_hash(content: bytes, one: int, other: int) -> None:
+def test_no_two_divisions_have_the_same_hash(
+    content: bytes, one: int, other: int
+) -> None:
     """Moving a byte from one part to the next is another value."""
     same = content[:one] == content[:other]
-    assert (sha256(content[:one], content[one:]) == sha256(content[:other], content[other:])) == same
+    assert (
+        sha256(content[:one], content[one:]) == sha256(content[:other], content[other:])
+    ) == same
 
 
 def test_the_hash_of_a_file_is_that_of_its_bytes(tmp_path: Path) -> None:
     """As any tool would compute it."""
     (tmp_path / "file").write_bytes(b"abc" * 100_000)
-    assert sha256_of_file(tmp_path / "file") == hashlib.sha256(b"abc" * 100_000).hexdigest()
+    assert (
+        sha256_of_file(tmp_path / "file")
+        == hashlib.sha256(b"abc" * 100_000).hexdigest()
+    )
 
 
 # Whole files
@@ -111,7 +139,11 @@ def test_a_file_is_written_whole(tmp_path: Path) -> None:
     assert contents(tmp_path / "a" / "b") == {"file": b"new"}
 
 
-@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()], ids=repr)
+@pytest.mark.parametrize(
+    "error",
+    [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()],
+    ids=repr,
+)
 @pytest.mark.parametrize("step", ["fsync", "replace"])
 def test_a_write_that_fails_leaves_the_old_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, error: BaseException
@@ -137,8 +169,13 @@ def test_a_write_over_a_folder_is_refused(tmp_path: Path) -> None:
     assert names(tmp_path) == ["folder"]
 
 
-@pytest.mark.parametrize(("mask", "private", "mode"), [(0o022, False, 0o644), (0o077, False, 0o600), (0, True, 0o600)])
-def test_a_file_has_the_mode_that_was_asked_for(tmp_path: Path, mask: int, private: bool, mode: int) -> None:
+@pytest.mark.parametrize(
+    ("mask", "private", "mode"),
+    [(0o022, False, 0o644), (0o077, False, 0o600), (0, True, 0o600)],
+)
+def test_a_file_has_the_mode_that_was_asked_for(
+    tmp_path: Path, mask: int, private: bool, mode: int
+) -> None:
     """What others may read is the process's rule; a private file is for its owner alone."""
     before = os.umask(mask)
     try:
@@ -181,8 +218,12 @@ def test_a_folder_takes_the_place_of_another(old: Path) -> None:
 
 
 @pytest.mark.parametrize("error", [ValueError, OSError, KeyboardInterrupt, SystemExit])
-def test_a_folder_that_fails_leaves_the_old_one(old: Path, error: type[BaseException]) -> None:
-    """Whatever ended the block, the old folder stays and the draft vanishes; where there was none, there is none."""
+def test_a_folder_that_fails_leaves_the_old_one(
+    old: Path, error: type[BaseException]
+) -> None:
+    """Whatever ended the block, the old folder stays and the draft vanishes; where there was none,
+    there is none.
+    """
     with pytest.raises(error), whole_folder(old.with_name("new")):
         raise error
     with pytest.raises(error), whole_folder(old) as draft:
@@ -192,7 +233,9 @@ def test_a_folder_that_fails_leaves_the_old_one(old: Path, error: type[BaseExcep
     assert names(old.parent) == ["folder"]
 
 
-def test_an_exchange_that_fails_puts_the_old_folder_back(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_exchange_that_fails_puts_the_old_folder_back(
+    old: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Between the two renames the old folder is out of its place; an error then brings it back."""
     rename, calls = Path.replace, []
 
@@ -214,13 +257,18 @@ def test_an_exchange_that_fails_puts_the_old_folder_back(old: Path, monkeypatch:
 def test_a_folder_does_not_take_the_place_of_a_file(tmp_path: Path) -> None:
     """It is refused, the file stays, and nothing is left beside it."""
     (tmp_path / "name").write_bytes(b"old")
-    with pytest.raises(OSError, match="directory"), whole_folder(tmp_path / "name") as draft:
+    with (
+        pytest.raises(OSError, match="directory"),
+        whole_folder(tmp_path / "name") as draft,
+    ):
         (draft / "file").write_bytes(b"new")
     assert contents(tmp_path) == {"name": b"old"}
 
 
 def test_a_link_to_a_folder_can_be_written_through(old: Path) -> None:
-    """`current` may be a link to a release; publishing there works as it does in the folder itself."""
+    """`current` may be a link to a release; publishing there works as it does in the folder
+    itself.
+    """
     link = old.parent / "current"
     link.symlink_to(old)
     with whole_folder(link) as draft:
@@ -230,7 +278,9 @@ def test_a_link_to_a_folder_can_be_written_through(old: Path) -> None:
 
 
 @pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o755), (0o077, 0o700)])
-def test_a_folder_has_the_mode_of_any_other(tmp_path: Path, mask: int, mode: int) -> None:
+def test_a_folder_has_the_mode_of_any_other(
+    tmp_path: Path, mask: int, mode: int
+) -> None:
     """A release can be read by whoever may read new folders."""
     before = os.umask(mask)
     try:
@@ -247,24 +297,47 @@ def test_a_folder_has_the_mode_of_any_other(tmp_path: Path, mask: int, mode: int
 @pytest.mark.parametrize(
     ("variables", "cache", "config"),
     [
-        ({"RIDGEWAY_CACHE": "/own/c", "RIDGEWAY_CONFIG": "/own/k", "XDG_CACHE_HOME": "/xdg"}, "/own/c", "/own/k"),
-        ({"XDG_CACHE_HOME": "/xdg/c", "XDG_CONFIG_HOME": "/xdg/k"}, "/xdg/c/ridgeway", "/xdg/k/ridgeway"),
+        (
+            {
+                "RIDGEWAY_CACHE": "/own/c",
+                "RIDGEWAY_CONFIG": "/own/k",
+                "XDG_CACHE_HOME": "/xdg",
+            },
+            "/own/c",
+            "/own/k",
+        ),
+        (
+            {"XDG_CACHE_HOME": "/xdg/c", "XDG_CONFIG_HOME": "/xdg/k"},
+            "/xdg/c/ridgeway",
+            "/xdg/k/ridgeway",
+        ),
         ({"HOME": "/home/me"}, "/home/me/.cache/ridgeway", "/home/me/.config/ridgeway"),
-        ({"HOME": "/home/me", "XDG_CACHE_HOME": ""}, "/home/me/.cache/ridgeway", "/home/me/.config/ridgeway"),
+        (
+            {"HOME": "/home/me", "XDG_CACHE_HOME": ""},
+            "/home/me/.cache/ridgeway",
+            "/home/me/.config/ridgeway",
+        ),
     ],
 )
 def test_folders_are_where_the_user_says(
     monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], cache: str, config: str
 ) -> None:
     """Ridgeway's own variable, then the desktop's, then the home folder."""
-    for name in ("RIDGEWAY_CACHE", "RIDGEWAY_CONFIG", "XDG_CACHE_HOME", "XDG_CONFIG_HOME"):
+    for name in (
+        "RIDGEWAY_CACHE",
+        "RIDGEWAY_CONFIG",
+        "XDG_CACHE_HOME",
+        "XDG_CONFIG_HOME",
+    ):
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     assert (cache_folder(), config_folder()) == (Path(cache), Path(config))
 
 
-def test_files_reach_the_disk_unless_they_can_be_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_reach_the_disk_unless_they_can_be_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A file and its name are synced before work goes on; within `without_syncing` nothing is."""
     synced: list[int] = []
     monkeypatch.setattr("os.fsync", synced.append)
@@ -284,5 +357,7 @@ def test_files_reach_the_disk_unless_they_can_be_made_again(tmp_path: Path, monk
         ("the coordinator is down: /data/co2, /data/co.bak, /mnt/data/co", None),
     ],
 )
-def test_only_whole_paths_of_a_folder_are_taken_out_of_a_sentence(words: str, said: str | None) -> None:
+def test_only_whole_paths_of_a_folder_are_taken_out_of_a_sentence(
+    words: str, said: str | None
+) -> None:
     assert without_place(words, Path("/data/co")) == (words if said is None else said)

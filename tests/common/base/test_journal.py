@@ -1,4 +1,6 @@
-"""The journal: entries are only added, the chain notices every change, and a crash leaves all of an append or none."""
+"""The journal: entries are only added, the chain notices every change, and a crash leaves all of an
+append or none.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,11 @@ COLUMNS = ("number", "time", "kind", "facts", "hash")
 words = st.text(max_size=8)
 facts = st.dictionaries(
     words,
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | words,
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | words,
     max_size=3,
 )
 events = st.tuples(words, facts)
@@ -53,7 +59,8 @@ def must_not_verify(journal: Journal) -> None:
 
 @given(appends=st.lists(st.lists(events, max_size=3), max_size=4))
 def test_what_was_appended_is_read_back_in_its_order_and_verifies(
-    tmp_path_factory: pytest.TempPathFactory, appends: list[list[tuple[str, dict[str, Any]]]]
+    tmp_path_factory: pytest.TempPathFactory,
+    appends: list[list[tuple[str, dict[str, Any]]]],
 ) -> None:
     """By another process, too, which opens the file anew."""
     path = tmp_path_factory.mktemp("journal") / "journal.db"
@@ -62,11 +69,15 @@ def test_what_was_appended_is_read_back_in_its_order_and_verifies(
     for reader in (journal, Journal(path)):
         assert reader.entries() == added
         assert reader.verify() == len(added)
-    assert [(entry.kind, entry.facts) for entry in added] == [event for each in appends for event in each]
+    assert [(entry.kind, entry.facts) for entry in added] == [
+        event for each in appends for event in each
+    ]
     assert [entry.number for entry in added] == list(range(1, len(added) + 1))
 
 
-def test_only_later_entries_are_read_where_earlier_ones_are_known(tmp_path: Path) -> None:
+def test_only_later_entries_are_read_where_earlier_ones_are_known(
+    tmp_path: Path,
+) -> None:
     """`after` is the number of the last one known."""
     journal = filled(tmp_path)
     assert [entry.number for entry in journal.entries(after=2)] == [3, 4]
@@ -81,7 +92,9 @@ def test_a_journal_that_is_not_there_is_empty(tmp_path: Path) -> None:
     assert not journal.path.exists()
 
 
-def test_an_entry_that_is_no_longer_json_is_not_left_out_in_silence(tmp_path: Path) -> None:
+def test_an_entry_that_is_no_longer_json_is_not_left_out_in_silence(
+    tmp_path: Path,
+) -> None:
     """It is said to have been altered, as wherever it is read."""
     journal = filled(tmp_path)
     change(journal, "update entries set facts = 'not json' where number = 2")
@@ -91,17 +104,29 @@ def test_an_entry_that_is_no_longer_json_is_not_left_out_in_silence(tmp_path: Pa
 
 @given(place=st.integers(1, 4), column=st.sampled_from(COLUMNS), data=st.data())
 def test_any_change_of_any_column_of_any_entry_is_noticed(
-    tmp_path_factory: pytest.TempPathFactory, place: int, column: str, data: st.DataObject
+    tmp_path_factory: pytest.TempPathFactory,
+    place: int,
+    column: str,
+    data: st.DataObject,
 ) -> None:
     """Also a change that says the same in other words: what was hashed is what stands there."""
     journal = filled(tmp_path_factory.mktemp("journal"))
     row = {entry.number: entry for entry in journal.entries()}[place]
     value: Any
     if column == "number":
-        value = data.draw(st.integers(5, 99) if place == 4 else st.integers(5, 99) | st.integers(-9, 0))
+        value = data.draw(
+            st.integers(5, 99)
+            if place == 4
+            else st.integers(5, 99) | st.integers(-9, 0)
+        )
     elif column == "facts":
         same = json.dumps(dict(row.facts))
-        value = data.draw(st.sampled_from((same, f" {same}", "{}", "[]", "null", "not json", '{"a": NaN}')) | words)
+        value = data.draw(
+            st.sampled_from(
+                (same, f" {same}", "{}", "[]", "null", "not json", '{"a": NaN}')
+            )
+            | words
+        )
     else:
         value = data.draw(words.filter(lambda text: text != getattr(row, column)))
     change(journal, f"update entries set {column} = ? where number = ?", value, place)
@@ -110,7 +135,9 @@ def test_any_change_of_any_column_of_any_entry_is_noticed(
 
 @pytest.mark.parametrize("place", [1, 2, 3])
 def test_an_entry_that_was_taken_out_is_noticed(tmp_path: Path, place: int) -> None:
-    """Whether or not the later ones are counted anew. Only the end of a chain can be cut off unseen."""
+    """Whether or not the later ones are counted anew. Only the end of a chain can be cut off
+    unseen.
+    """
     journal = filled(tmp_path)
     change(journal, "delete from entries where number = ?", place)
     must_not_verify(journal)
@@ -119,15 +146,21 @@ def test_an_entry_that_was_taken_out_is_noticed(tmp_path: Path, place: int) -> N
 
 
 @pytest.mark.parametrize(("one", "other"), [(1, 2), (1, 4), (2, 3), (3, 4)])
-def test_entries_that_changed_places_are_noticed(tmp_path: Path, one: int, other: int) -> None:
+def test_entries_that_changed_places_are_noticed(
+    tmp_path: Path, one: int, other: int
+) -> None:
     """The chain holds them in one order."""
     journal = filled(tmp_path)
     for source, target in ((one, 99), (other, one), (99, other)):
-        change(journal, "update entries set number = ? where number = ?", target, source)
+        change(
+            journal, "update entries set number = ? where number = ?", target, source
+        )
     must_not_verify(journal)
 
 
-def test_an_entry_put_in_between_or_copied_from_another_journal_is_noticed(tmp_path: Path) -> None:
+def test_an_entry_put_in_between_or_copied_from_another_journal_is_noticed(
+    tmp_path: Path,
+) -> None:
     """A chain that was begun elsewhere does not go on here."""
     (tmp_path / "other").mkdir()
     other = Journal(tmp_path / "other" / "journal.db", lambda: DAY)
@@ -139,7 +172,10 @@ def test_an_entry_put_in_between_or_copied_from_another_journal_is_noticed(tmp_p
     must_not_verify(journal)
 
 
-@pytest.mark.parametrize("content", [b"", b"not a database at all" * 60, b"SQLite format 3\x00" + bytes(4000)])
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"not a database at all" * 60, b"SQLite format 3\x00" + bytes(4000)],
+)
 def test_a_damaged_file_is_an_error_in_words(tmp_path: Path, content: bytes) -> None:
     """An empty one is a journal without entries, as SQLite has it."""
     path = tmp_path / "journal.db"
@@ -147,7 +183,11 @@ def test_a_damaged_file_is_an_error_in_words(tmp_path: Path, content: bytes) -> 
     if not content:
         assert Journal(path).verify() == 0
         return
-    for act in (Journal(path).entries, Journal(path).verify, lambda: Journal(path).append(("kind", {}))):
+    for act in (
+        Journal(path).entries,
+        Journal(path).verify,
+        lambda: Journal(path).append(("kind", {})),
+    ):
         with pytest.raises(JournalError, match="is unusable"):
             act()
 
@@ -167,7 +207,9 @@ class Crash(BaseException):
 
 
 @pytest.mark.parametrize("survived", [0, 1, 2])
-def test_a_crash_within_an_append_leaves_none_of_it(tmp_path: Path, survived: int) -> None:
+def test_a_crash_within_an_append_leaves_none_of_it(
+    tmp_path: Path, survived: int
+) -> None:
     """However far it had come; afterwards the same journal and a new one go on."""
     filled(tmp_path)
 
@@ -196,10 +238,17 @@ for number in range(int(sys.argv[3])):
 
 
 def test_appends_of_several_processes_stay_one_chain(tmp_path: Path) -> None:
-    """From the first on, when all of them find no file: every entry is there, each append in one piece."""
+    """From the first on, when all of them find no file: every entry is there, each append in one
+    piece.
+    """
     path, count = tmp_path / "journal.db", 60
-    words_of = [[sys.executable, "-c", WRITER, str(path), who, str(count)] for who in "abc"]
-    writers = [subprocess.Popen(each, cwd=ROOT, stderr=subprocess.PIPE, text=True) for each in words_of]
+    words_of = [
+        [sys.executable, "-c", WRITER, str(path), who, str(count)] for who in "abc"
+    ]
+    writers = [
+        subprocess.Popen(each, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+        for each in words_of
+    ]
     for writer in writers:
         _, errors = writer.communicate(timeout=MAX_WAIT_S)
         assert writer.returncode == 0, errors
@@ -207,13 +256,21 @@ def test_appends_of_several_processes_stay_one_chain(tmp_path: Path) -> None:
     assert journal.verify() == 3 * 2 * count
     entries = journal.entries()
     for first, second in zip(entries[::2], entries[1::2], strict=True):
-        assert (first.kind, second.kind, first.facts["who"]) == ("mine", "and", second.facts["who"])
+        assert (first.kind, second.kind, first.facts["who"]) == (
+            "mine",
+            "and",
+            second.facts["who"],
+        )
     for who in "abc":
         assert _numbers(entries, who) == list(range(count))
 
 
 def _numbers(entries: list[JournalEntry], who: str) -> list[int]:
-    return [entry.facts["number"] for entry in entries if entry.kind == "mine" and entry.facts["who"] == who]
+    return [
+        entry.facts["number"]
+        for entry in entries
+        if entry.kind == "mine" and entry.facts["who"] == who
+    ]
 
 
 def test_a_reader_sees_what_another_has_appended_since(tmp_path: Path) -> None:
@@ -224,7 +281,9 @@ def test_a_reader_sees_what_another_has_appended_since(tmp_path: Path) -> None:
     assert [entry.kind for entry in reader.entries(after=4)] == ["new"]
 
 
-def test_what_may_not_be_written_is_never_written_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_may_not_be_written_is_never_written_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Where only a copy can be read, an append fails instead of being lost with the copy."""
     filled(tmp_path)
     journal = Journal(tmp_path / "journal.db")

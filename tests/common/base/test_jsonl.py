@@ -12,7 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ridgeway.common.base.errors import CorpusError, InputError
-from ridgeway.common.base.jsonl import field_names, jsonl_texts, labelled_texts, other_domains, parse_line, record_text
+from ridgeway.common.base.jsonl import (
+    field_names,
+    jsonl_texts,
+    labelled_texts,
+    other_domains,
+    parse_line,
+    record_text,
+)
 
 
 def test_fields_are_named_in_order() -> None:
@@ -27,7 +34,9 @@ def test_no_field_is_refused(words: str) -> None:
         field_names(words)
 
 
-@pytest.mark.parametrize("line", ["{", "text", '{"a": 1} {"a": 2}', "[" * 100_000, '{"text": "secret'])
+@pytest.mark.parametrize(
+    "line", ["{", "text", '{"a": 1} {"a": 2}', "[" * 100_000, '{"text": "secret']
+)
 def test_a_line_that_is_no_json_is_refused(line: str) -> None:
     """With its place and the reason, and without its text."""
     with pytest.raises(CorpusError, match=r"^here: not JSON") as refusal:
@@ -44,9 +53,10 @@ def test_every_text_comes_back_to_the_letter(texts: list[str]) -> None:
 
 ODD_LINES = (
     '{"text": "a"}', '{"text": null, "prompt": "b"}', '{"text": 7}', '{"prompt": "\\ud83d\\ude42"}',
-    '{"text": "\\ud800é"}',
-    '{"text": "\\\\ud800"}', '{"text": "a", "text": "b"}', '{"text": NaN}', "{}", "[]", '"text"', "7", "", "null", "{",
-    "[" * 100_000, '{"text": "é", "n": ' + "7" * 5000 + "}", '{"text": "a\tb"}', '{"text": "a"} {}', '{"text": "a"',
+    '{"text": "\\ud800é"}', '{"text": "\\\\ud800"}', '{"text": "a", "text": "b"}',
+    '{"text": NaN}', "{}", "[]", '"text"', "7", "", "null", "{", "[" * 100_000,
+    '{"text": "é", "n": ' + "7" * 5000 + "}", '{"text": "a\tb"}', '{"text": "a"} {}',
+    '{"text": "a"',
 )  # fmt: skip
 
 
@@ -55,8 +65,12 @@ ODD_LINES = (
     line=st.sampled_from(ODD_LINES),
     after=st.text(" \t\r\n\f\u2028", max_size=3),
 )
-def test_a_line_says_the_same_with_and_without_blanks_around_it(before: str, line: str, after: str) -> None:
-    """Usual lines are read a shorter way, and give the text, or the error, that the other way gives."""
+def test_a_line_says_the_same_with_and_without_blanks_around_it(
+    before: str, line: str, after: str
+) -> None:
+    """Usual lines are read a shorter way, and give the text, or the error, that the other way
+    gives.
+    """
 
     def outcome(read: Callable[[], str]) -> str:
         try:
@@ -68,7 +82,9 @@ def test_a_line_says_the_same_with_and_without_blanks_around_it(before: str, lin
     if whole.strip():
         found = outcome(lambda: next(jsonl_texts([whole], ("text", "prompt"), "file")))
         place = "file, line 1"
-        assert found == outcome(lambda: record_text(parse_line(whole, place), ("text", "prompt"), place))
+        assert found == outcome(
+            lambda: record_text(parse_line(whole, place), ("text", "prompt"), place)
+        )
 
 
 def test_blank_lines_are_passed_over_and_counted() -> None:
@@ -102,7 +118,10 @@ def test_labelled_texts_are_those_of_each_domain(tmp_path: Path) -> None:
     assert list(found) == ["law", "code"]
 
 
-@pytest.mark.parametrize("mark", ["\u2028", "\u2029", "\x85", "\x0b", "\x0c", "\x1c", "\x1d", "\x1e", "\ufeff"])
+@pytest.mark.parametrize(
+    "mark",
+    ["\u2028", "\u2029", "\x85", "\x0b", "\x0c", "\x1c", "\x1d", "\x1e", "\ufeff"],
+)
 def test_unicode_line_ends_within_a_text_end_no_line(tmp_path: Path, mark: str) -> None:
     """Lines are those of the file: only a line feed ends one."""
     text = f"one{mark}two"
@@ -113,29 +132,43 @@ def test_unicode_line_ends_within_a_text_end_no_line(tmp_path: Path, mark: str) 
 
 def test_lines_may_end_as_on_windows_or_not_at_all(tmp_path: Path) -> None:
     """Also blank lines and a last line without an end; a carriage return alone is white space."""
-    write(tmp_path, law='{"text": "one"}\r\n\r\n{"text": "two\\r"}\r\n\n{"id": 1,\r"text": "three"}')
-    assert labelled_texts(tmp_path, ("law",), ("text",)) == {"law": ["one", "two\r", "three"]}
+    write(
+        tmp_path,
+        law='{"text": "one"}\r\n\r\n{"text": "two\\r"}\r\n\n{"id": 1,\r"text": "three"}',
+    )
+    assert labelled_texts(tmp_path, ("law",), ("text",)) == {
+        "law": ["one", "two\r", "three"]
+    }
 
 
 def test_an_error_in_a_test_file_names_file_and_line(tmp_path: Path) -> None:
     """Blank lines are counted there, too."""
     write(tmp_path, law=line("one") + "\n" + '{"body": "two"}\n')
-    place = re.escape(f"{tmp_path / 'law.test.jsonl'}, line 3: no field 'text'; its fields are body")
+    place = re.escape(
+        f"{tmp_path / 'law.test.jsonl'}, line 3: no field 'text'; its fields are body"
+    )
     with pytest.raises(CorpusError, match=f"^{place}$"):
         labelled_texts(tmp_path, ("law",), ("text",))
 
 
 @pytest.mark.parametrize("before", [0, 3, 300, 20_000])
-def test_a_byte_that_is_no_utf8_is_named_with_its_place(tmp_path: Path, before: int) -> None:
+def test_a_byte_that_is_no_utf8_is_named_with_its_place(
+    tmp_path: Path, before: int
+) -> None:
     """The place is that in the file, however far in it stands."""
     start = b'{"text": "'
     write(tmp_path, law=start + b"x" * before + b"\xff" + b'"}\n')
-    with pytest.raises(CorpusError, match=rf"law\.test\.jsonl: not UTF-8 \(.*at byte {len(start) + before}\)"):
+    with pytest.raises(
+        CorpusError,
+        match=rf"law\.test\.jsonl: not UTF-8 \(.*at byte {len(start) + before}\)",
+    ):
         labelled_texts(tmp_path, ("law",), ("text",))
 
 
 def test_a_folder_must_have_all_domains_and_others_are_named(tmp_path: Path) -> None:
-    """A measure over half the domains is none; texts of a domain that the release cannot name are left out."""
+    """A measure over half the domains is none; texts of a domain that the release cannot name are
+    left out.
+    """
     with pytest.raises(InputError, match="no folder"):
         labelled_texts(tmp_path / "nothing", ("law",), ("text",))
     with pytest.raises(InputError, match=r"no code\.test\.jsonl; it has no test files"):

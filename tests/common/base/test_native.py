@@ -17,7 +17,11 @@ ASKED = "from ridgeway.common.base.native import native, why_not; print(native i
 @needs_native
 def test_the_variable_turns_the_module_off() -> None:
     """And what is missing has a reason."""
-    for value, expected in (("0", "True turned off by RIDGEWAY_NATIVE=0"), ("1", "False"), ("", "False")):
+    for value, expected in (
+        ("0", "True turned off by RIDGEWAY_NATIVE=0"),
+        ("1", "False"),
+        ("", "False"),
+    ):
         done = subprocess.run(
             [sys.executable, "-c", ASKED],
             env=os.environ | {place._SWITCH: value},
@@ -29,7 +33,9 @@ def test_the_variable_turns_the_module_off() -> None:
 
 
 @needs_native
-def test_a_module_with_other_results_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_module_with_other_results_is_not_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The vectors at import notice it."""
     assert place._agrees()
     monkeypatch.setattr(place, "_TABLE", [-3, 4, 10, 6])

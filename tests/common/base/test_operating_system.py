@@ -15,7 +15,11 @@ import httpx
 import pytest
 
 from ridgeway.common.base import operating_system
-from ridgeway.common.base.operating_system import end_session_with, flush, most_open_files
+from ridgeway.common.base.operating_system import (
+    end_session_with,
+    flush,
+    most_open_files,
+)
 from tests.support.commands import Workshop, workshop
 from tests.support.corpora_on_disk import ALPHABETS, sentences, write_jsonl
 from tests.support.serving import Serving
@@ -30,7 +34,8 @@ engines.MANY_HOLDERS = simulated_federation.MANY_HOLDERS = 2
 from ridgeway.__main__ import main
 main()
 """
-"""The `ridgeway` command as macOS starts it; a simulation's holders are shared out over processes."""
+"""The `ridgeway` command as macOS starts it; a simulation's holders are shared out over processes.
+"""
 SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
 
 
@@ -43,7 +48,13 @@ def printed(shop: Workshop, *words: object) -> str:
     command = [sys.executable, "-c", SPAWNING, *map(str, words)]
     environment = shop.environment(RIDGEWAY_LINUX="0")
     done = subprocess.run(
-        command, env=environment, cwd=shop.folder, capture_output=True, text=True, timeout=MAX_WAIT_S, check=False
+        command,
+        env=environment,
+        cwd=shop.folder,
+        capture_output=True,
+        text=True,
+        timeout=MAX_WAIT_S,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -53,29 +64,70 @@ def printed(shop: Workshop, *words: object) -> str:
 def test_sums_releases_and_decisions_need_no_linux(shop: Workshop) -> None:
     """`prepare` gives the same bytes; `solve` and `route` do their work."""
     for domain in ("code", "law"):
-        words = (f"{domain}.jsonl", "--domain", domain, "--threads", "2", "--fresh", "--out")
-        printed(shop, "client", "prepare", *words, f"other-{domain}.stats", "--encoder", shop.encoder)
+        words = (
+            f"{domain}.jsonl",
+            "--domain",
+            domain,
+            "--threads",
+            "2",
+            "--fresh",
+            "--out",
+        )
+        printed(
+            shop,
+            "client",
+            "prepare",
+            *words,
+            f"other-{domain}.stats",
+            "--encoder",
+            shop.encoder,
+        )
         assert shop.prepare(*words, f"same-{domain}.stats").code == 0
-        assert (shop / f"other-{domain}.stats").read_bytes() == (shop / f"same-{domain}.stats").read_bytes()
+        assert (shop / f"other-{domain}.stats").read_bytes() == (
+            shop / f"same-{domain}.stats"
+        ).read_bytes()
     names = ("other-code.stats", "other-law.stats")
-    printed(shop, "coordinator", "solve", *names, "--encoder", shop.encoder, "--out", "other")
+    printed(
+        shop,
+        "coordinator",
+        "solve",
+        *names,
+        "--encoder",
+        shop.encoder,
+        "--out",
+        "other",
+    )
     assert printed(shop, "route", "other", "0123").startswith("code")
 
 
 @pytest.mark.slow
-def test_a_federation_is_simulated_by_processes_that_are_not_forked(shop: Workshop) -> None:
-    """Each imports what it needs, finds its holders, and answers for them to the end of the round."""
+def test_a_federation_is_simulated_by_processes_that_are_not_forked(
+    shop: Workshop,
+) -> None:
+    """Each imports what it needs, finds its holders, and answers for them to the end of the
+    round.
+    """
     for domain in ALPHABETS:
         for part in ("train", "test"):
             write_jsonl(shop / "data" / f"{domain}.{part}.jsonl", sentences(domain, 30))
-    words = ("--data", "data", "--encoder", shop.encoder, "--out", "simulated", "--json")
+    words = (
+        "--data",
+        "data",
+        "--encoder",
+        shop.encoder,
+        "--out",
+        "simulated",
+        "--json",
+    )
     assert json.loads(printed(shop, "simulate", *words))["holders"] == len(ALPHABETS)
     assert printed(shop, "route", "simulated", "abcdefgh").startswith("law")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", ["1", "2"])
-def test_a_release_is_served_by_processes_that_are_not_forked(workers: str, shop: Workshop, tmp_path: Path) -> None:
+def test_a_release_is_served_by_processes_that_are_not_forked(
+    workers: str, shop: Workshop, tmp_path: Path
+) -> None:
     """With keys, which every worker reads by itself."""
     key = shop.call("keys", "add", tmp_path / "keys", "me").stdout.strip()
     options = ("--workers", workers, "--keys", tmp_path / "keys")
@@ -93,26 +145,40 @@ def test_a_release_is_served_by_processes_that_are_not_forked(workers: str, shop
 
 @pytest.mark.slow
 @pytest.mark.parametrize("killed", ["parent", "child"])
-def test_a_session_ends_with_the_process_that_it_was_started_for(killed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_session_ends_with_the_process_that_it_was_started_for(
+    killed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Where the kernel does not see to it; nobody is killed for a child that ends by itself."""
     monkeypatch.setattr(operating_system, "IS_LINUX", False)
-    with subprocess.Popen(SLEEP) as parent, subprocess.Popen(SLEEP, start_new_session=True) as child:
+    with (
+        subprocess.Popen(SLEEP) as parent,
+        subprocess.Popen(SLEEP, start_new_session=True) as child,
+    ):
         try:
             end_session_with(parent.pid, child.pid)
             watch = ["pgrep", "-f", f"sh {parent.pid} {child.pid}$"]
-            assert subprocess.run(watch, capture_output=True, check=False).returncode == 0
+            assert (
+                subprocess.run(watch, capture_output=True, check=False).returncode == 0
+            )
             {"parent": parent, "child": child}[killed].kill()
             parent.wait() if killed == "parent" else child.wait()
             wait_for_end(child)
-            ended = lambda: subprocess.run(watch, capture_output=True, check=False).returncode == 1  # noqa: E731
-            wait_for("the watch has ended", ended)
+            wait_for(
+                "the watch has ended",
+                lambda: (
+                    subprocess.run(watch, capture_output=True, check=False).returncode
+                    == 1
+                ),
+            )
             assert (parent.poll() is None) == (killed == "child")
         finally:
             parent.kill()
             child.kill()
 
 
-def test_what_is_flushed_has_left_the_drives_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_flushed_has_left_the_drives_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """By F_FULLFSYNC where there is one, by fsync where a file system does not know that."""
     asked: list[object] = []
     monkeypatch.setattr(operating_system, "_FULL_SYNC", 51)
@@ -129,7 +195,9 @@ def test_what_is_flushed_has_left_the_drives_memory(tmp_path: Path, monkeypatch:
     assert asked == [51, "fsync"]
 
 
-@pytest.mark.parametrize(("allowed", "had"), [(1 << 20, 1 << 20), (20_000, 10_240), (1_000, 256)])
+@pytest.mark.parametrize(
+    ("allowed", "had"), [(1 << 20, 1 << 20), (20_000, 10_240), (1_000, 256)]
+)
 def test_no_more_files_are_counted_on_than_the_system_gives(
     allowed: int, had: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -139,16 +207,24 @@ def test_no_more_files_are_counted_on_than_the_system_gives(
         if limits[0] > allowed:
             raise ValueError("current limit exceeds maximum limit")
 
-    monkeypatch.setattr(resource, "getrlimit", lambda which: (256, resource.RLIM_INFINITY))
+    monkeypatch.setattr(
+        resource, "getrlimit", lambda which: (256, resource.RLIM_INFINITY)
+    )
     monkeypatch.setattr(resource, "setrlimit", give)
     assert most_open_files() == had
 
 
-ASKING = re.compile(r"prctl|sched_getaffinity|sys\.platform|platform\.system|get_context\(\"fork|[\"']/proc/?[\"'{]")
+ASKING = re.compile(
+    r"prctl|sched_getaffinity|sys\.platform|platform\.system|get_context\(\"fork|[\"']/proc/?[\"'{]"
+)
 
 
 def test_one_module_asks_which_system_this_is() -> None:
     """All others call its functions."""
     asking = {file for file in project_files() if ASKING.search(read(file))}
     assert asking == {"common/base/operating_system.py"}
-    assert not re.search(r"^\s*(from|import) ridgeway", read("common/base/operating_system.py"), re.MULTILINE)
+    assert not re.search(
+        r"^\s*(from|import) ridgeway",
+        read("common/base/operating_system.py"),
+        re.MULTILINE,
+    )

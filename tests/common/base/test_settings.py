@@ -25,7 +25,9 @@ from ridgeway.common.base.settings import (
 
 
 def test_the_paper_preset_is_the_published_method() -> None:
-    """Single tokens, plain sums, λ = 0.01 absolute, normalised columns, the ten most certain tokens vote."""
+    """Single tokens, plain sums, λ = 0.01 absolute, normalised columns, the ten most certain tokens
+    vote.
+    """
     assert Preset(
         sampling=Sampling(window=1, max_tokens=1024),
         holdout=0.0,
@@ -41,7 +43,9 @@ def test_the_paper_preset_is_the_published_method() -> None:
 @pytest.mark.parametrize("name", ["", "Default", "papers"])
 def test_an_unknown_preset_is_told_with_those_there_are(name: str) -> None:
     """Names are exact."""
-    with pytest.raises(InputError, match=f"no preset {name!r}; there are default and paper"):
+    with pytest.raises(
+        InputError, match=f"no preset {name!r}; there are default and paper"
+    ):
         preset(name)
     assert list(_PRESETS) == ["default", "paper"]
 
@@ -50,33 +54,54 @@ def test_an_unknown_preset_is_told_with_those_there_are(name: str) -> None:
     ("kind", "given", "words"),
     [
         *((Sampling, {"window": size}, str(size)) for size in (0, -1, 65_537)),
-        *((Sampling, {"max_tokens": limit}, str(limit)) for limit in (-1, (1 << 40) + 1, math.nan)),
+        *(
+            (Sampling, {"max_tokens": limit}, str(limit))
+            for limit in (-1, (1 << 40) + 1, math.nan)
+        ),
         (
             Sampling,
             {"window": 64, "stride": 32},
             "a stride of 32 is shorter than the window of 64; use 64 or more, or 0",
         ),
-        (Sampling, {"window": 8, "stride": 65537}, "stride is 65537; it must be 0 to 65536"),
+        (
+            Sampling,
+            {"window": 8, "stride": 65537},
+            "stride is 65537; it must be 0 to 65536",
+        ),
         (Sampling, {"units": 7}, "units is 7; it must be a multiple of 5, or 0"),
         (Sampling, {"units": -5}, "units is -5; it must be 0 to 4096"),
         (Sampling, {"units": 4100}, "units is 4100"),
         (Sampling, {"mistyped": -1}, "mistyped is -1; it must be 0 to 4096"),
         (Sampling, {"mistyped": 4097}, "mistyped is 4097"),
-        *((Ridge, {"value": value}, "must be positive") for value in (0.0, -0.1, math.inf, math.nan)),
+        *(
+            (Ridge, {"value": value}, "must be positive")
+            for value in (0.0, -0.1, math.inf, math.nan)
+        ),
         *((Selector, {"name": name}, "selector") for name in ("loudest", "", None)),
         *((Selector, {"k": count}, "k must be at least 1") for count in (0, -3)),
         *((WordFeatures, {"width": width}, str(width)) for width in (0, 16_385)),
-        *((WordFeatures, {"amplitude": amplitude}, str(amplitude)) for amplitude in (0, 4_097)),
-        *((WordFeatures, given, str(*given.values())) for given in ({"shortest": 1}, {"longest": 1}, {"longest": 6})),
+        *(
+            (WordFeatures, {"amplitude": amplitude}, str(amplitude))
+            for amplitude in (0, 4_097)
+        ),
+        *(
+            (WordFeatures, given, str(*given.values()))
+            for given in ({"shortest": 1}, {"longest": 1}, {"longest": 6})
+        ),
     ],
 )
-def test_a_setting_that_cannot_be_is_one_sentence(kind: Any, given: dict[str, Any], words: str) -> None:
+def test_a_setting_that_cannot_be_is_one_sentence(
+    kind: Any, given: dict[str, Any], words: str
+) -> None:
     """What was seen, and what can be given instead."""
     with pytest.raises(InputError, match=words):
         kind(**given)
 
 
-@pytest.mark.parametrize("made", [WordFeatures(), WordFeatures(512, 1024, 3, 4), WordFeatures(512, 1024, 3, 5)])
+@pytest.mark.parametrize(
+    "made",
+    [WordFeatures(), WordFeatures(512, 1024, 3, 4), WordFeatures(512, 1024, 3, 5)],
+)
 def test_words_come_back_from_their_json(made: WordFeatures) -> None:
     """Files of earlier versions, which do not tell how long runs are, are refused."""
     assert WordFeatures.of_json(made.to_json()) == made
@@ -95,17 +120,29 @@ def test_words_come_back_from_their_json(made: WordFeatures) -> None:
         (DEFAULT.sampling, "window 32, stride 128, units 15, mistyped 8", False),
     ],
 )
-def test_a_sampling_says_what_it_is(sampling: Sampling, words: str, plain: bool) -> None:
-    """In the words that errors and steps use; plain ones put every token into one window and no more."""
+def test_a_sampling_says_what_it_is(
+    sampling: Sampling, words: str, plain: bool
+) -> None:
+    """In the words that errors and steps use; plain ones put every token into one window and no
+    more.
+    """
     assert (str(sampling), sampling.is_plain) == (words, plain)
 
 
 def test_a_window_alone_means_plain_windows() -> None:
-    """Who asks for a size does not get the default's other settings with it; who asks for others keeps its size."""
+    """Who asks for a size does not get the default's other settings with it; who asks for others
+    keeps its size.
+    """
     assert changed_sampling(DEFAULT.sampling, window=16) == Sampling(16)
-    assert changed_sampling(DEFAULT.sampling, window=16, units=5) == Sampling(16, units=5)
-    assert changed_sampling(DEFAULT.sampling, units=0, stride=None) == Sampling(32, stride=128, mistyped=8)
-    assert changed_sampling(DEFAULT.sampling, mistyped=0) == Sampling(32, stride=128, units=15)
+    assert changed_sampling(DEFAULT.sampling, window=16, units=5) == Sampling(
+        16, units=5
+    )
+    assert changed_sampling(DEFAULT.sampling, units=0, stride=None) == Sampling(
+        32, stride=128, mistyped=8
+    )
+    assert changed_sampling(DEFAULT.sampling, mistyped=0) == Sampling(
+        32, stride=128, units=15
+    )
     assert changed_sampling(DEFAULT.sampling, window=None) == DEFAULT.sampling
     assert changed_sampling(PAPER.sampling, window=2) == Sampling(2, max_tokens=1024)
 
@@ -113,9 +150,13 @@ def test_a_window_alone_means_plain_windows() -> None:
 @given(
     window=st.integers(1, 9),
     stride=st.just(0) | st.integers(9, 99),
-    more=st.fixed_dictionaries({"units": st.integers(0, 9).map(lambda n: 5 * n), "mistyped": st.integers(0, 9)}),
+    more=st.fixed_dictionaries(
+        {"units": st.integers(0, 9).map(lambda n: 5 * n), "mistyped": st.integers(0, 9)}
+    ),
 )
-def test_a_sampling_survives_its_json(window: int, stride: int, more: dict[str, int]) -> None:
+def test_a_sampling_survives_its_json(
+    window: int, stride: int, more: dict[str, int]
+) -> None:
     """Plain windows are written as they always were."""
     sampling = Sampling(window, stride=stride, **more)
     assert Sampling.of_json(sampling.to_json()) == sampling

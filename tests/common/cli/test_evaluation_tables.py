@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from ridgeway.common.cli.route_commands import MAX_MATRIX_DOMAINS, MAX_ROWS_SHOWN, evaluation_lines
+from ridgeway.common.cli.route_commands import (
+    MAX_MATRIX_DOMAINS,
+    MAX_ROWS_SHOWN,
+    evaluation_lines,
+)
 from ridgeway.common.cli.terminal import show
 from ridgeway.common.routing.evaluation import Evaluation
 
@@ -32,20 +36,27 @@ def test_few_domains_are_a_matrix(capsys: pytest.CaptureFixture[str]) -> None:
 def test_of_many_domains_the_weakest_come_first_with_what_they_are_taken_for(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """A table of 150 columns is read by nobody: each weak domain names the domains that get its texts."""
+    """A table of 150 columns is read by nobody: each weak domain names the domains that get its
+    texts.
+    """
     show(None, *evaluation_lines(evaluation(150)), json=False)
     out, notes = capsys.readouterr()
     lines = [line for line in out.splitlines() if line.strip().startswith("d")]
     shown = [line.split()[0] for line in lines if line.split()[0] != "domain"]
     assert len(shown) == MAX_ROWS_SHOWN
     assert "d000" not in shown
-    assert all(line.split()[-2:] == [f"d{(int(line.split()[0][1:]) + 1) % 150:03}", "9"] for line in lines[1:])
+    assert all(
+        line.split()[-2:] == [f"d{(int(line.split()[0][1:]) + 1) % 150:03}", "9"]
+        for line in lines[1:]
+    )
     assert max(map(len, out.splitlines())) < 120
     assert "mean over domains" in out
     assert "150 domains" in out + notes
 
 
-def test_the_largest_matrix_has_every_domain(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_largest_matrix_has_every_domain(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """The step from one way of showing to the other loses no domain."""
     show(None, *evaluation_lines(evaluation(MAX_MATRIX_DOMAINS)), json=False)
     assert f"→ d{MAX_MATRIX_DOMAINS - 1:03}" in capsys.readouterr().out

@@ -24,7 +24,13 @@ import pytest
 
 from ridgeway.common.base.files import IMPORT_ROOT
 from ridgeway.common.deploy import approved_bundle as pinned
-from ridgeway.common.deploy.approved_bundle import AppFailed, BundleGuard, BundleRefused, approved_bundles, note_in
+from ridgeway.common.deploy.approved_bundle import (
+    AppFailed,
+    BundleGuard,
+    BundleRefused,
+    approved_bundles,
+    note_in,
+)
 from ridgeway.common.deploy.bundle import SERVER_FILE, source_files, write_files
 from ridgeway.common.deploy.flower_patches import (
     CLIENT_APP,
@@ -46,7 +52,9 @@ NAME = ("ridgeway/ridgeway", "1.0.0")
 
 @dataclass
 class FlowerStandIn:
-    """A module with the names of Flower's, which does in order what `run_clientapp` or `run_serverapp` does."""
+    """A module with the names of Flower's, which does in order what `run_clientapp` or
+    `run_serverapp` does.
+    """
 
     task: str = CLIENT_APP
     content: bytes = CONTENT
@@ -58,7 +66,12 @@ class FlowerStandIn:
 
     def module(self) -> ModuleType:
         made = ModuleType("runtime")
-        run = SimpleNamespace(run_id=7, fab_id=self.fab_id, fab_version=self.fab_version, fab_hash=self.said_hash)
+        run = SimpleNamespace(
+            run_id=7,
+            fab_id=self.fab_id,
+            fab_version=self.fab_version,
+            fab_hash=self.said_hash,
+        )
         fab = SimpleNamespace(content=self.content, hash_str=self.said_hash)
         made.__dict__.update(
             pull_task_input=lambda client: ("message", "context", run, fab),
@@ -99,9 +112,19 @@ def unheard(text: str) -> None:
     """A log that nobody reads."""
 
 
-def run(flower: FlowerStandIn, approved: frozenset[str] = frozenset({DIGEST}), notes: list[str] | None = None) -> Any:
+def run(
+    flower: FlowerStandIn,
+    approved: frozenset[str] = frozenset({DIGEST}),
+    notes: list[str] | None = None,
+) -> Any:
     module = flower.module()
-    guard(module, BundleGuard(approved, (notes if notes is not None else []).append, lambda content: NAME), flower.task)
+    guard(
+        module,
+        BundleGuard(
+            approved, (notes if notes is not None else []).append, lambda content: NAME
+        ),
+        flower.task,
+    )
     return getattr(module, RUNTIMES[flower.task].rpartition(".")[2])("client")
 
 
@@ -125,7 +148,14 @@ def test_an_approved_bundle_runs(task: str) -> None:
         ({"fab_id": "other/name"}, frozenset({DIGEST})),
         ({"fab_version": "1.0.0/../../elsewhere"}, frozenset({DIGEST})),
     ],
-    ids=["other bytes", "nothing approved", "other spelling", "false hash", "false name", "false version"],
+    ids=[
+        "other bytes",
+        "nothing approved",
+        "other spelling",
+        "false hash",
+        "false name",
+        "false version",
+    ],
 )
 def test_nothing_of_another_bundle_is_unpacked_or_imported(
     task: str, sent: dict[str, Any], approved: frozenset[str]
@@ -149,7 +179,11 @@ def test_code_that_was_never_unpacked_here_is_not_loaded() -> None:
         module.get_load_client_app_fn()(*NAME, DIGEST)
     server = FlowerStandIn(task=SERVER_APP)
     module = server.module()
-    guard(module, BundleGuard(frozenset({DIGEST}), unheard, lambda content: NAME), SERVER_APP)
+    guard(
+        module,
+        BundleGuard(frozenset({DIGEST}), unheard, lambda content: NAME),
+        SERVER_APP,
+    )
     with pytest.raises(BundleRefused):
         module.run_("message", "context")
     assert flower.done == server.done == []
@@ -170,7 +204,9 @@ def test_what_the_approved_code_raises_stays_with_the_owner(task: str) -> None:
     assert "patients.jsonl" in notes[-1] and "Traceback" in notes[-1]
 
 
-@pytest.mark.parametrize(("task", "gone"), [(task, name) for task, names in HOOKS.items() for name in names])
+@pytest.mark.parametrize(
+    ("task", "gone"), [(task, name) for task, names in HOOKS.items() for name in names]
+)
 def test_a_flower_that_has_changed_is_refused(task: str, gone: str) -> None:
     """Where a name is missing, or is there but no longer called, nothing starts."""
     keeper = BundleGuard(frozenset({DIGEST}), unheard, lambda content: NAME)
@@ -186,7 +222,9 @@ def test_a_flower_that_has_changed_is_refused(task: str, gone: str) -> None:
 
 @BOTH
 def test_the_installed_flower_has_every_hook(task: str) -> None:
-    """Against the real module: the guard goes in, and the function calls what the guard stands before."""
+    """Against the real module: the guard goes in, and the function calls what the guard stands
+    before.
+    """
     pytest.importorskip("flwr")
     runtime = importlib.import_module(RUNTIMES[task])
     called = getattr(runtime, RUNTIMES[task].rpartition(".")[2]).__code__.co_names
@@ -194,14 +232,20 @@ def test_the_installed_flower_has_every_hook(task: str) -> None:
     assert all(callable(getattr(runtime, name)) for name in HOOKS[task])
 
 
-@pytest.mark.parametrize("words", ["", "abc", DIGEST + ",", DIGEST.upper(), f"{DIGEST} {DIGEST}", f"{DIGEST},x"])
+@pytest.mark.parametrize(
+    "words",
+    ["", "abc", DIGEST + ",", DIGEST.upper(), f"{DIGEST} {DIGEST}", f"{DIGEST},x"],
+)
 def test_a_malformed_allow_list_approves_nothing(words: str) -> None:
     assert approved_bundles({pinned.APPROVED: words}) == frozenset()
     assert approved_bundles({}) == frozenset()
 
 
 def test_an_allow_list_approves_what_it_names() -> None:
-    assert approved_bundles({pinned.APPROVED: f"{DIGEST},{'0' * 64}"}) == {DIGEST, "0" * 64}
+    assert approved_bundles({pinned.APPROVED: f"{DIGEST},{'0' * 64}"}) == {
+        DIGEST,
+        "0" * 64,
+    }
 
 
 def test_the_log_is_the_holders_own(tmp_path: Path) -> None:
@@ -212,20 +256,31 @@ def test_the_log_is_the_holders_own(tmp_path: Path) -> None:
     assert (tmp_path / "bundles.log").stat().st_mode & 0o077 == 0
 
 
-def test_the_log_of_bundles_stays_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_log_of_bundles_stays_small(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What has grown large is put aside, and the one before it is gone."""
     monkeypatch.setattr(pinned, "_MAX_LOG_BYTES", 100)
     note = note_in(str(tmp_path / "bundles.log"))
     for number in range(20):
         note(f"line {number}")
-    assert {path.name for path in tmp_path.iterdir()} == {"bundles.log", "bundles.log.1"}
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "bundles.log",
+        "bundles.log.1",
+    }
     assert all(path.stat().st_size < 200 for path in tmp_path.iterdir())
     assert (tmp_path / "bundles.log").read_text(encoding="utf-8").endswith("line 19\n")
 
 
-@pytest.mark.parametrize(("kind", "other"), [(CLIENT_APP, "flwr-agentapp"), (SERVER_APP, "flwr-simulation")])
-def test_every_other_task_is_refused_by_name(tmp_path: Path, kind: str, other: str) -> None:
-    """What could be asked for besides the one kind of app is not started, with a word to the owner."""
+@pytest.mark.parametrize(
+    ("kind", "other"), [(CLIENT_APP, "flwr-agentapp"), (SERVER_APP, "flwr-simulation")]
+)
+def test_every_other_task_is_refused_by_name(
+    tmp_path: Path, kind: str, other: str
+) -> None:
+    """What could be asked for besides the one kind of app is not started, with a word to the
+    owner.
+    """
     house = House(tmp_path, kind=kind)
     assert house.executor.launch(task("one", task_type=other)).status == "failed"
     assert other in house.log()
@@ -235,14 +290,22 @@ def test_every_other_task_is_refused_by_name(tmp_path: Path, kind: str, other: s
 def test_it_runs_alone() -> None:
     """It imports nothing of Ridgeway, so that the packages of a bundle are the bundle's own."""
     code = f"import runpy, sys; runpy.run_path({str(pinned.__file__)!r}); print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True
+    )
     assert not {"client", "common", "coordinator", "flwr"} & set(done.stdout.split())
 
 
-@pytest.mark.parametrize("installed", [True, False], ids=["the installed sources", "other sources"])
+@pytest.mark.parametrize(
+    "installed", [True, False], ids=["the installed sources", "other sources"]
+)
 @needs_native
-def test_only_a_bundle_of_the_installed_sources_finds_the_compiled_module(installed: bool, tmp_path: Path) -> None:
-    """Compiled code that a holder has installed runs with the sources that it was built from, and with no others."""
+def test_only_a_bundle_of_the_installed_sources_finds_the_compiled_module(
+    installed: bool, tmp_path: Path
+) -> None:
+    """Compiled code that a holder has installed runs with the sources that it was built from, and
+    with no others.
+    """
     write_files(tmp_path / "bundle", source_files())
     digest = "ab" * 32
     code = (
@@ -256,7 +319,12 @@ def test_only_a_bundle_of_the_installed_sources_finds_the_compiled_module(instal
     )
     environment = os.environ | {pinned.INSTALLED: digest if installed else "cd" * 32}
     done = subprocess.run(
-        [sys.executable, "-P", "-c", code], capture_output=True, text=True, env=environment, check=True, cwd=tmp_path
+        [sys.executable, "-P", "-c", code],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=True,
+        cwd=tmp_path,
     )
     found = done.stdout.strip()
     assert Path(found).is_relative_to(IMPORT_ROOT) if installed else found == "None"
@@ -266,10 +334,16 @@ def test_only_a_bundle_of_the_installed_sources_finds_the_compiled_module(instal
 
 
 class House:
-    """An executor over Flower's stand-in, whose answers write down who gave them and what was imported for them."""
+    """An executor over Flower's stand-in, whose answers write down who gave them and what was
+    imported for them.
+    """
 
     def __init__(
-        self, folder: Path, approved: frozenset[str] = frozenset({DIGEST}), app: Any = None, kind: str = CLIENT_APP
+        self,
+        folder: Path,
+        approved: frozenset[str] = frozenset({DIGEST}),
+        app: Any = None,
+        kind: str = CLIENT_APP,
     ) -> None:
         self.folder = folder
         self.flower = FlowerStandIn(app=app or (lambda **named: secrets.token_hex(4)))
@@ -282,7 +356,12 @@ class House:
     def answer(self, token: str) -> None:
         """In a fork: what an answer does."""
         word = self.module.run_clientapp("client")
-        facts = {"pid": os.getpid(), "parent": os.getppid(), "did": self.flower.done, "word": word}
+        facts = {
+            "pid": os.getpid(),
+            "parent": os.getppid(),
+            "did": self.flower.done,
+            "word": word,
+        }
         (self.folder / "draft").mkdir(exist_ok=True)
         (self.folder / "draft" / token).write_text(json.dumps(facts), encoding="utf-8")
         (self.folder / "draft" / token).rename(self.folder / f"{token}.answer")
@@ -323,23 +402,36 @@ def house(tmp_path: Path) -> Iterator[House]:
 
 
 def is_gone_all() -> bool:
-    """Whether no fork is left. A helper of multiprocessing, which another test may have started, stays."""
+    """Whether no fork is left. A helper of multiprocessing, which another test may have started,
+    stays.
+    """
     pinned.reap()
     children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
-    return all(b"resource_tracker" in Path(f"/proc/{pid}/cmdline").read_bytes() for pid in children)
+    return all(
+        b"resource_tracker" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        for pid in children
+    )
 
 
 def test_each_answer_imports_the_bundle_in_a_process_of_its_own(house: House) -> None:
-    """With randomness of its own, judged anew; the process that starts them has imported nothing."""
+    """With randomness of its own, judged anew; the process that starts them has imported
+    nothing.
+    """
     answers = [house.ask(token) for token in ("first", "second", "third")]
     assert all(each["did"] == ["unpacked", "imported"] for each in answers)
     assert {each["parent"] for each in answers} == {os.getpid()}
-    assert len({each["pid"] for each in answers}) == len({each["word"] for each in answers}) == 3
+    assert (
+        len({each["pid"] for each in answers})
+        == len({each["word"] for each in answers})
+        == 3
+    )
     assert house.flower.done == []
     assert house.log().count("approved bundle") == 3
 
 
-def test_a_bundle_that_is_not_approved_is_refused_in_the_fork_too(tmp_path: Path) -> None:
+def test_a_bundle_that_is_not_approved_is_refused_in_the_fork_too(
+    tmp_path: Path,
+) -> None:
     """Also right after an answer of one that is."""
     house = House(tmp_path)
     house.ask("first")
@@ -366,14 +458,224 @@ def test_an_answer_that_crashes_stops_no_other(tmp_path: Path) -> None:
     wait_for("every fork has ended", is_gone_all)
 
 
-def test_where_flower_may_not_be_forked_a_task_has_a_process_that_reads_its_token(tmp_path: Path) -> None:
+def test_where_flower_may_not_be_forked_a_task_has_a_process_that_reads_its_token(
+    tmp_path: Path,
+) -> None:
     """No fork answers, and the token is on no command line."""
     house = House(tmp_path)
-    code = "import json, sys; from pathlib import Path; Path(sys.argv[1]).write_text(json.dumps([*sys.argv, input()]))"
-    house.executor.begin = partial(pinned.spawn, [sys.executable, "-c", code, str(tmp_path / "told")])
+    code = (
+        "import json, sys; from pathlib import Path; "
+        "Path(sys.argv[1]).write_text(json.dumps([*sys.argv, "
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        "input()]))"
+    )
+    house.executor.begin = partial(
+        pinned.spawn, [sys.executable, "-c", code, str(tmp_path / "told")]
+    )
     assert house.executor.launch(task("secret")).status == "accepted"
     wait_for("the task has ended", is_gone_all)
-    assert json.loads((tmp_path / "told").read_text()) == ["-c", str(tmp_path / "told"), "secret"]
+    assert json.loads((tmp_path / "told").read_text()) == [
+        "-c",
+        str(tmp_path / "told"),
+        "secret",
+    ]
     assert house.answers() == []
 
 
@@ -381,7 +683,207 @@ def test_where_flower_may_not_be_forked_a_task_has_a_process_that_reads_its_toke
 def test_a_fork_ends_with_the_process_that_is_killed(tmp_path: Path) -> None:
     """Also in the middle of an answer."""
     code = (
-        "import os, sys, time; from pathlib import Path; from tests.common.deploy.test_approved_bundle import *\n"
+        "import os, sys, time; from pathlib import Path; from "
+        "tests.common.deploy.test_approved_bundle "
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        "import *\n"
         "def sleeps(**named):\n"
         "    (house.folder / f'{os.getpid()}.pid').touch(); time.sleep(600)\n"
         "house = House(Path(sys.argv[1]), app=sleeps)\n"
@@ -398,7 +900,9 @@ def test_a_fork_ends_with_the_process_that_is_killed(tmp_path: Path) -> None:
 
 
 def test_the_bell_ends_a_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is heard also by one who was busy when it rang, and once; without it a look comes after a while."""
+    """It is heard also by one who was busy when it rang, and once; without it a look comes after a
+    while.
+    """
     monkeypatch.setattr(pinned, "LOOK_PAUSE_S", 600.0)
     pinned.wake(str(tmp_path / "wakeup"))
     pipe = pinned.WakeupPipe(str(tmp_path / "wakeup"))
@@ -411,7 +915,9 @@ def test_the_bell_ends_a_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("gone", LOOP_HOOKS)
-def test_a_superexec_that_has_changed_is_refused(gone: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_superexec_that_has_changed_is_refused(
+    gone: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     real: Any = pytest.importorskip("flwr.supercore.superexec.run_superexec")
     for name in LOOP_HOOKS:
         monkeypatch.setattr(real, name, getattr(real, name))
@@ -425,18 +931,29 @@ def test_a_superexec_that_has_changed_is_refused(gone: str, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("kept", [True, False])
-def test_a_coordinator_runs_its_own_code_beside_a_bundle(tmp_path: Path, kept: bool) -> None:
-    """All of Ridgeway comes from the kept folder, as the bundle has no ServerApp; without it nothing is imported."""
+def test_a_coordinator_runs_its_own_code_beside_a_bundle(
+    tmp_path: Path, kept: bool
+) -> None:
+    """All of Ridgeway comes from the kept folder, as the bundle has no ServerApp; without it
+    nothing is imported.
+    """
     folder = tmp_path / f"{DIGEST}{pinned.SERVER_SUFFIX}"
     if kept:
         write_files(folder, source_files([SERVER_FILE]))
     code = (
         "import runpy, sys\n"
         f"runpy.run_path({pinned.__file__!r})['use_server_code']({DIGEST!r})\n"
-        "print(*(module.__file__ for name, module in sys.modules.items() if name.split('.')[0] == 'ridgeway'))"
+        "print(*(module.__file__ for name, module in sys.modules.items() if "
+        "name.split('.')[0] == "
+        "'ridgeway'))"
     )
     environment = os.environ | {pinned.SERVER_CODE: str(tmp_path)}
-    done = subprocess.run([sys.executable, "-P", "-c", code], env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code],
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
     files = [file for file in done.stdout.split() if file.endswith(".py")]
     assert done.returncode == 0 and bool(files) == kept, done.stderr
     assert all(file.startswith(str(folder)) for file in files)

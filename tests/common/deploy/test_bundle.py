@@ -1,4 +1,6 @@
-"""The bundle: the same code gives the same bytes everywhere, and they are the bytes that Flower makes."""
+"""The bundle: the same code gives the same bytes everywhere, and they are the bytes that Flower
+makes.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +17,20 @@ import pytest
 
 from ridgeway.common.base.errors import BundleError
 from ridgeway.common.deploy import bundle
-from ridgeway.common.deploy.bundle import installed_bundle, installed_sha256, source_files, write_app
+from ridgeway.common.deploy.bundle import (
+    installed_bundle,
+    installed_sha256,
+    source_files,
+    write_app,
+)
 
 
 def packed(app: Path) -> bytes:
     """The bundle of an app folder."""
     project = (app / "pyproject.toml").read_bytes()
-    return bundle._pack({"pyproject.toml": project, **source_files(package=app / "ridgeway")})
+    return bundle._pack(
+        {"pyproject.toml": project, **source_files(package=app / "ridgeway")}
+    )
 
 
 def spoil_what_does_not_count(folder: Path) -> None:
@@ -30,12 +39,18 @@ def spoil_what_does_not_count(folder: Path) -> None:
         os.utime(path, (time.time() - 10**7, 10**9))
         path.chmod(0o640)
     (folder / "ridgeway/client" / "__pycache__").mkdir()
-    (folder / "ridgeway/client" / "__pycache__" / "app.cpython-311.pyc").write_bytes(b"compiled")
-    (folder / "ridgeway/client" / "notes.md").write_text("private notes", encoding="utf-8")
+    (folder / "ridgeway/client" / "__pycache__" / "app.cpython-311.pyc").write_bytes(
+        b"compiled"
+    )
+    (folder / "ridgeway/client" / "notes.md").write_text(
+        "private notes", encoding="utf-8"
+    )
     (folder / "corpus.jsonl").write_text("{}", encoding="utf-8")
 
 
-def test_the_same_code_has_the_same_hash_whatever_its_times_permissions_and_order(tmp_path: Path) -> None:
+def test_the_same_code_has_the_same_hash_whatever_its_times_permissions_and_order(
+    tmp_path: Path,
+) -> None:
     """Times, permissions, umask and files beside the code do not change a bundle."""
     write_app(tmp_path / "one")
     old = os.umask(0o077)
@@ -49,28 +64,47 @@ def test_the_same_code_has_the_same_hash_whatever_its_times_permissions_and_orde
 
 
 def test_flower_makes_the_same_bytes(tmp_path: Path) -> None:
-    """`flwr build`, and so `flwr run`, gives the bundle whose hash the holder computed without Flower."""
+    """`flwr build`, and so `flwr run`, gives the bundle whose hash the holder computed without
+    Flower.
+    """
     app = tmp_path / "app"
     write_app(app)
     spoil_what_does_not_count(app)
-    environment = {**os.environ, "FLWR_HOME": str(tmp_path / "home"), "FLWR_TELEMETRY_ENABLED": "0"}
+    environment = {
+        **os.environ,
+        "FLWR_HOME": str(tmp_path / "home"),
+        "FLWR_TELEMETRY_ENABLED": "0",
+    }
     environment["FLWR_DISABLE_UPDATE_CHECK"] = "1"
-    # Ridgeway is imported before the app's folder is looked into, which has the code of holders alone
+    # Ridgeway is imported before the app's folder is looked into, which has the code of holders
+    # alone
     program = "import ridgeway.coordinator; from flwr.cli.app import app; app()"
     command = [sys.executable, "-c", program, "build", "--app", str(app)]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command,
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     [made] = tmp_path.glob("ridgeway.ridgeway.*.fab")
     assert made.read_bytes() == installed_bundle()
 
 
 def test_a_bundle_holds_code_and_nothing_else() -> None:
-    """Only .py files of the three packages, the generated pyproject.toml and the list of contents."""
+    """Only .py files of the three packages, the generated pyproject.toml and the list of
+    contents.
+    """
     with zipfile.ZipFile(io.BytesIO(installed_bundle())) as archive:
         names = archive.namelist()
         assert names[0] == "pyproject.toml" and names[-1] == ".info/CONTENT"
         assert names[1:-1] == sorted(names[1:-1])
-        assert all(name.endswith(".py") and name.startswith("ridgeway/") for name in names[1:-1])
+        assert all(
+            name.endswith(".py") and name.startswith("ridgeway/")
+            for name in names[1:-1]
+        )
         assert b"dependencies = []" in archive.read("pyproject.toml")
 
 
@@ -96,7 +130,9 @@ def test_files_beyond_flowers_limits_are_refused() -> None:
     with pytest.raises(BundleError, match="divide it"):
         bundle._pack({"ridgeway/long.py": b"#" * (bundle.MAX_FILE_BYTES + 1)})
     with pytest.raises(BundleError, match="merge"):
-        bundle._pack({f"ridgeway/m{number}.py": b"" for number in range(bundle.MAX_FILES + 1)})
+        bundle._pack(
+            {f"ridgeway/m{number}.py": b"" for number in range(bundle.MAX_FILES + 1)}
+        )
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

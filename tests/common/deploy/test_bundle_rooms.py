@@ -1,4 +1,6 @@
-"""What the bundle that holders approve is made of: the client and what it imports, and nothing else."""
+"""What the bundle that holders approve is made of: the client and what it imports, and nothing
+else.
+"""
 
 from __future__ import annotations
 
@@ -35,22 +37,43 @@ def sources(tmp_path: Path) -> Path:
     shutil.copy(IMPORT_ROOT / PACKAGE / "__init__.py", target)
     shutil.copy(IMPORT_ROOT / PACKAGE / "__main__.py", target)
     for part in PARTS:
-        shutil.copytree(IMPORT_ROOT / PACKAGE / part, target / part, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(
+            IMPORT_ROOT / PACKAGE / part,
+            target / part,
+            ignore=shutil.ignore_patterns("__pycache__"),
+        )
     return target
 
 
 def test_a_bundle_holds_the_client_and_what_it_imports_alone() -> None:
-    """Every further module is more for a careful holder to read. What reads a corpus is not among them."""
-    rooms = {name.removeprefix(f"{PACKAGE}/").rpartition("/")[0] for name in source_files()}
+    """Every further module is more for a careful holder to read. What reads a corpus is not among
+    them.
+    """
+    rooms = {
+        name.removeprefix(f"{PACKAGE}/").rpartition("/")[0] for name in source_files()
+    }
     assert rooms == {
         *("", "common", "client", "client/round"),
-        *(f"common/{room}" for room in ("base", "encoding", "masking", "privacy", "protocol", "routing", "statistics")),
+        *(
+            f"common/{room}"
+            for room in (
+                "base",
+                "encoding",
+                "masking",
+                "privacy",
+                "protocol",
+                "routing",
+                "statistics",
+            )
+        ),
     }
     assert not any("coordinator" in name for name in source_files())
 
 
 def test_a_change_elsewhere_leaves_the_bundle_alone(sources: Path) -> None:
-    """Whoever works on serving, on commands or on the coordinator asks no holder to approve anything."""
+    """Whoever works on serving, on commands or on the coordinator asks no holder to approve
+    anything.
+    """
     inside = {sources.parent / name for name in source_files(package=sources)}
     outside = [path for path in sources.rglob("*.py") if path not in inside]
     assert {path.relative_to(sources).parts[0] for path in outside} >= {
@@ -64,8 +87,13 @@ def test_a_change_elsewhere_leaves_the_bundle_alone(sources: Path) -> None:
     assert source_files(package=sources) == source_files()
 
 
-@pytest.mark.parametrize("name", ["client/client_app.py", "client/round/answers.py", "common/masking/member.py"])
-def test_a_change_of_what_a_client_runs_changes_the_bundle(sources: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    "name",
+    ["client/client_app.py", "client/round/answers.py", "common/masking/member.py"],
+)
+def test_a_change_of_what_a_client_runs_changes_the_bundle(
+    sources: Path, name: str
+) -> None:
     path = sources / name
     path.write_bytes(path.read_bytes() + b"# changed\n")
     assert source_files(package=sources) != source_files()
@@ -74,61 +102,109 @@ def test_a_change_of_what_a_client_runs_changes_the_bundle(sources: Path, name: 
 def test_what_only_type_checkers_import_is_not_in_a_bundle(sources: Path) -> None:
     """An import in a function runs one day; one under TYPE_CHECKING never does."""
     app = sources / "client/client_app.py"
-    lines = "if TYPE_CHECKING:\n    import ridgeway.simulations.demo\ndef f():\n    import ridgeway.client.ready\n"
+    lines = (
+        "if TYPE_CHECKING:\n    import ridgeway.simulations.demo\ndef f():\n    "
+        "import "
+        "ridgeway.client.ready\n"
+    )
     app.write_text(app.read_text() + lines)
     added = {*source_files(package=sources)} - {*source_files()}
-    assert f"{PACKAGE}/client/ready.py" in added and f"{PACKAGE}/simulations/demo.py" not in added
+    assert (
+        f"{PACKAGE}/client/ready.py" in added
+        and f"{PACKAGE}/simulations/demo.py" not in added
+    )
 
 
 def test_the_code_of_a_bundle_imports_nothing_outside_it() -> None:
-    """A bundle stands on its own: what a round imports, now or later, is in it, or is compiled and not needed.
+    """A bundle stands on its own: what a round imports, now or later, is in it, or is compiled and
+    not needed.
 
     The front door names what users import, which no round does.
     """
     files = source_files()
-    modules = {name.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for name in files}
+    modules = {
+        name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+        for name in files
+    }
     modules.add(NATIVE)
     for name, content in files.items():
         if name == f"{PACKAGE}/__init__.py":
             continue
         for each in imports(content.decode(), name.removeprefix(f"{PACKAGE}/")):
             if each.package == PACKAGE:
-                assert each.module in modules or each.module.rpartition(".")[0] in modules, (name, each.module)
+                assert (
+                    each.module in modules or each.module.rpartition(".")[0] in modules
+                ), (name, each.module)
 
 
 def test_both_apps_load_from_an_unpacked_bundle(tmp_path: Path) -> None:
-    """With the bundle before everything else on the path, as Flower puts it, all of Ridgeway comes from there."""
+    """With the bundle before everything else on the path, as Flower puts it, all of Ridgeway comes
+    from there.
+    """
     write_app(tmp_path / "app", also=[SERVER_FILE])
     code = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
         "import ridgeway.client.client_app, ridgeway.coordinator.server_app\n"
-        "names = [name for name in sys.modules if name.partition('.')[0] == 'ridgeway' and '_native' not in name]\n"
+        "names = [name for name in sys.modules if name.partition('.')[0] == 'ridgeway' "
+        "and '_native' not in "
+        "name]\n"
         "assert all(sys.modules[name].__file__.startswith(sys.argv[1]) for name in names), names"
     )
     environment = os.environ | {"RIDGEWAY_NATIVE": "0"}
-    subprocess.run([sys.executable, "-P", "-c", code, str(tmp_path / "app")], check=True, cwd=tmp_path, env=environment)
+    subprocess.run(
+        [sys.executable, "-P", "-c", code, str(tmp_path / "app")],
+        check=True,
+        cwd=tmp_path,
+        env=environment,
+    )
 
 
 def test_the_command_lists_every_file_with_its_lines_and_hash(tmp_path: Path) -> None:
     """What a careful holder reads before approving, and the folder to read it in."""
-    told = Workshop(tmp_path).call("client", "bundle", "--json", "--out", tmp_path / "app").json
+    told = (
+        Workshop(tmp_path)
+        .call("client", "bundle", "--json", "--out", tmp_path / "app")
+        .json
+    )
     files = unpacked_bundle(installed_bundle())
     assert {"pyproject.toml", *source_files()} == set(files)
     assert told["bundle"] == installed_sha256()
     assert [entry["name"] for entry in told["files"]] == list(files)
     assert told["lines"] == sum(content.count(b"\n") for content in files.values())
-    assert all((tmp_path / "app" / name).read_bytes() == content for name, content in files.items())
+    assert all(
+        (tmp_path / "app" / name).read_bytes() == content
+        for name, content in files.items()
+    )
 
 
 def test_the_command_compares_with_what_a_holder_has_approved(tmp_path: Path) -> None:
-    """A holder that approved this code hears so; one that approved other code, or none, gets a sentence."""
+    """A holder that approved this code hears so; one that approved other code, or none, gets a
+    sentence.
+    """
     shop = workshop(tmp_path)
     for words in (
-        ("coordinator", "init", "co", "--listen", "127.0.0.1:9443", "--encoder", shop.encoder, "--mode", "masked"),
+        (
+            "coordinator",
+            "init",
+            "co",
+            "--listen",
+            "127.0.0.1:9443",
+            "--encoder",
+            shop.encoder,
+            "--mode",
+            "masked",
+        ),
         ("coordinator", "invite", "co"),
-        (*"client init law --invite co/invite --domain law --corpus law.jsonl --accept-mode masked".split(),),
+        (
+            *(
+                "client init law --invite co/invite --domain law --corpus law.jsonl "
+                "--accept-mode masked"
+            ).split(),
+        ),
     ):
-        done = shop.call(*words, *(["--encoder", shop.encoder] if words[0] == "client" else []))
+        done = shop.call(
+            *words, *(["--encoder", shop.encoder] if words[0] == "client" else [])
+        )
         assert done.code == 0, done.stderr
     assert shop.call("client", "bundle", "law", "--json").json["approved"] is True
     settings = tmp_path / "law" / "client.toml"

@@ -10,12 +10,19 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 
 from ridgeway.common.base.errors import IdentityError
-from ridgeway.common.deploy.node_key import _KIND, check_public_line, create_node_key, public_line
+from ridgeway.common.deploy.node_key import (
+    _KIND,
+    check_public_line,
+    create_node_key,
+    public_line,
+)
 
 
 def openssh(key: ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey) -> bytes:
     none = serialization.NoEncryption()
-    return key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, none)
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, none
+    )
 
 
 def openssh_line(key: ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey) -> str:
@@ -24,7 +31,9 @@ def openssh_line(key: ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey) ->
 
 
 def test_a_new_key_is_private_and_has_one_public_line(tmp_path: Path) -> None:
-    """Only its owner can read the file; the line is the same whenever it is asked for, and holds no comment."""
+    """Only its owner can read the file; the line is the same whenever it is asked for, and holds no
+    comment.
+    """
     path = tmp_path / "deep" / "node.key"
     line = create_node_key(path)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -36,9 +45,16 @@ def test_a_new_key_is_private_and_has_one_public_line(tmp_path: Path) -> None:
 def test_flower_reads_the_key(tmp_path: Path) -> None:
     """The very calls that flower-supernode and `flwr supernode register` make on such a key."""
     create_node_key(tmp_path / "node.key")
-    private = serialization.load_ssh_private_key((tmp_path / "node.key").read_bytes(), None)
-    public = serialization.load_ssh_public_key(public_line(tmp_path / "node.key").encode())
-    assert isinstance(private, ec.EllipticCurvePrivateKey) and private.public_key() == public
+    private = serialization.load_ssh_private_key(
+        (tmp_path / "node.key").read_bytes(), None
+    )
+    public = serialization.load_ssh_public_key(
+        public_line(tmp_path / "node.key").encode()
+    )
+    assert (
+        isinstance(private, ec.EllipticCurvePrivateKey)
+        and private.public_key() == public
+    )
 
 
 def test_a_key_is_never_overwritten(tmp_path: Path) -> None:
@@ -50,7 +66,9 @@ def test_a_key_is_never_overwritten(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "key", [ec.generate_private_key(ec.SECP256R1()), ed25519.Ed25519PrivateKey.generate()], ids=["p256", "ed25519"]
+    "key",
+    [ec.generate_private_key(ec.SECP256R1()), ed25519.Ed25519PrivateKey.generate()],
+    ids=["p256", "ed25519"],
 )
 def test_a_key_of_another_kind_is_refused(
     tmp_path: Path, key: ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey
@@ -62,8 +80,12 @@ def test_a_key_of_another_kind_is_refused(
         check_public_line(openssh_line(key))
 
 
-@pytest.mark.parametrize("content", [b"", b"not a key", b"-----BEGIN OPENSSH PRIVATE KEY-----\nAAAA\n"])
-def test_a_file_that_is_no_key_is_refused_with_a_sentence(tmp_path: Path, content: bytes) -> None:
+@pytest.mark.parametrize(
+    "content", [b"", b"not a key", b"-----BEGIN OPENSSH PRIVATE KEY-----\nAAAA\n"]
+)
+def test_a_file_that_is_no_key_is_refused_with_a_sentence(
+    tmp_path: Path, content: bytes
+) -> None:
     with pytest.raises(IdentityError, match="there is no key file"):
         public_line(tmp_path / "node.key")
     (tmp_path / "node.key").write_bytes(content)
@@ -72,7 +94,9 @@ def test_a_file_that_is_no_key_is_refused_with_a_sentence(tmp_path: Path, conten
 
 
 def test_a_line_has_one_spelling(tmp_path: Path) -> None:
-    """A comment, blanks and a last newline are dropped, so that the same key is known as the same."""
+    """A comment, blanks and a last newline are dropped, so that the same key is known as the
+    same.
+    """
     line = create_node_key(tmp_path / "node.key")
     assert check_public_line(f"  {line} holder@machine\n") == line
 

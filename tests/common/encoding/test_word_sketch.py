@@ -1,4 +1,6 @@
-"""The sketch of words: what misspellings leave of it, and that nothing but the letters of words counts."""
+"""The sketch of words: what misspellings leave of it, and that nothing but the letters of words
+counts.
+"""
 
 from __future__ import annotations
 
@@ -17,17 +19,31 @@ from ridgeway.common.base.settings import FEATURE_LIMIT, WordFeatures
 from ridgeway.common.encoding.characters import lower_case
 from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.encoding.tokenizer import shared_tokenizer
-from ridgeway.common.encoding.word_sketch import WORD_BEGIN, WORD_END, WordSketch, spelling
+from ridgeway.common.encoding.word_sketch import (
+    WORD_BEGIN,
+    WORD_END,
+    WordSketch,
+    spelling,
+)
 
 LETTERS = "abcdefghij ,é"
 
 
 def letters_sketch(shortest: int = 2, longest: int = 3) -> WordSketch:
     """A sketch over tokens of one, two or three letters, a blank before some of them."""
-    pieces = sorted({one + two for one in ["", *LETTERS] for two in LETTERS} | {"abc", " abc", "hij"})
-    definition = {"model": {"type": "Unigram", "vocab": [[piece.replace(" ", "▁"), 0.0] for piece in pieces]}}
+    pieces = sorted(
+        {one + two for one in ["", *LETTERS] for two in LETTERS}
+        | {"abc", " abc", "hij"}
+    )
+    definition = {
+        "model": {
+            "type": "Unigram",
+            "vocab": [[piece.replace(" ", "▁"), 0.0] for piece in pieces],
+        }
+    }
     return WordSketch(
-        WordFeatures(64, shortest=shortest, longest=longest), spelling(json.dumps(definition).encode(), len(pieces))
+        WordFeatures(64, shortest=shortest, longest=longest),
+        spelling(json.dumps(definition).encode(), len(pieces)),
     )
 
 
@@ -38,10 +54,16 @@ def pieces_of(sketch: WordSketch) -> list[bytes]:
 
 SKETCH = letters_sketch()
 PIECES = pieces_of(SKETCH)
-TEXTS = st.lists(st.lists(st.integers(0, len(PIECES) - 1), min_size=1, max_size=12), min_size=1, max_size=5)
+TEXTS = st.lists(
+    st.lists(st.integers(0, len(PIECES) - 1), min_size=1, max_size=12),
+    min_size=1,
+    max_size=5,
+)
 
 
-def counted_by_hand(text: bytes, width: int = 64, sizes: Iterable[int] = (2, 3)) -> list[int]:
+def counted_by_hand(
+    text: bytes, width: int = 64, sizes: Iterable[int] = (2, 3)
+) -> list[int]:
     """The definition, byte by byte, in Python's own numbers."""
     counts, words = [0] * width, [b""]
     for byte in text:
@@ -70,7 +92,10 @@ def test_counts_are_the_definition_s_and_do_not_see_how_a_text_is_cut_into_token
     bounds = np.concatenate(([0], np.cumsum([len(text) for text in texts])))
     sketch = letters_sketch(shortest, min(5, shortest + more))
     expected = [
-        counted_by_hand(b"".join(PIECES[number] for number in text), sizes=sketch.options.sizes) for text in texts
+        counted_by_hand(
+            b"".join(PIECES[number] for number in text), sizes=sketch.options.sizes
+        )
+        for text in texts
     ]
     assert sketch.window_counts(ids, bounds).tolist() == expected
 
@@ -81,34 +106,69 @@ def test_features_are_rounded_means_within_the_limit(texts: list[list[int]]) -> 
     ids = np.array([number for text in texts for number in text], dtype=np.int32)
     bounds = np.concatenate(([0], np.cumsum([len(text) for text in texts])))
     amplitude = SKETCH.options.amplitude
-    for text, found in zip(texts, SKETCH.window_features(ids, bounds).tolist(), strict=True):
-        counts, n = counted_by_hand(b"".join(PIECES[number] for number in text)), len(text)
+    for text, found in zip(
+        texts, SKETCH.window_features(ids, bounds).tolist(), strict=True
+    ):
+        counts, n = (
+            counted_by_hand(b"".join(PIECES[number] for number in text)),
+            len(text),
+        )
         means = [(2 * amplitude * count + n) // (2 * n) for count in counts]
-        assert found == [max(-FEATURE_LIMIT, min(FEATURE_LIMIT, mean)) for mean in means]
+        assert found == [
+            max(-FEATURE_LIMIT, min(FEATURE_LIMIT, mean)) for mean in means
+        ]
 
 
 def test_windows_that_leave_tokens_out_count_nothing_of_them() -> None:
     """Tokens before the first window and after the last belong to none."""
-    ids = np.array([PIECES.index(b"abc"), PIECES.index(b"hij"), PIECES.index(b"abc")], dtype=np.int32)
-    assert SKETCH.window_counts(ids, np.array([1, 2])).tolist() == [counted_by_hand(b"hij")]
+    ids = np.array(
+        [PIECES.index(b"abc"), PIECES.index(b"hij"), PIECES.index(b"abc")],
+        dtype=np.int32,
+    )
+    assert SKETCH.window_counts(ids, np.array([1, 2])).tolist() == [
+        counted_by_hand(b"hij")
+    ]
 
 
-def test_tokens_that_stand_for_bytes_and_beginnings_of_words_are_spelt_as_they_are_written() -> None:
-    """Sentence pieces, word pieces and byte-level tokens give the same spelling of the same text."""
+def test_tokens_that_stand_for_bytes_and_beginnings_of_words_are_spelt_as_they_are_written() -> (
+    None
+):
+    """Sentence pieces, word pieces and byte-level tokens give the same spelling of the same
+    text.
+    """
 
     def spelt(definition: Mapping[str, object], rows: int) -> list[bytes]:
-        return pieces_of(WordSketch(WordFeatures(), spelling(json.dumps(definition).encode(), rows)))
+        return pieces_of(
+            WordSketch(WordFeatures(), spelling(json.dumps(definition).encode(), rows))
+        )
 
-    byte_level = {"model": {"type": "BPE", "vocab": {"Ġhe": 0, "Ã©": 1}}, "decoder": {"type": "ByteLevel"}}
-    word_piece = {"model": {"type": "WordPiece", "vocab": {"he": 0, "##é": 1}, "continuing_subword_prefix": "##"}}
-    pieces = {"model": {"type": "Unigram", "vocab": [["▁he", 0], ["é", 0], ["<0x0A>", 0]]}}
+    byte_level = {
+        "model": {"type": "BPE", "vocab": {"Ġhe": 0, "Ã©": 1}},
+        "decoder": {"type": "ByteLevel"},
+    }
+    word_piece = {
+        "model": {
+            "type": "WordPiece",
+            "vocab": {"he": 0, "##é": 1},
+            "continuing_subword_prefix": "##",
+        }
+    }
+    pieces = {
+        "model": {"type": "Unigram", "vocab": [["▁he", 0], ["é", 0], ["<0x0A>", 0]]}
+    }
     assert spelt(byte_level, 2) == spelt(word_piece, 2) == [b" he", "é".encode()]
     assert spelt(pieces, 4) == [b" he", "é".encode(), b"\n", b""]
 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("HELLO", "hello"), ("ÄÖ ЖЩ ΑΒ", "äö жщ αβ"), ("ΑΣ İX", "αΣ İx"), ("A🙂B \u1c90", "a🙂b \u1c90"), ("", "")],
+    [
+        ("HELLO", "hello"),
+        ("ÄÖ ЖЩ ΑΒ", "äö жщ αβ"),
+        ("ΑΣ İX", "αΣ İx"),
+        ("A🙂B \u1c90", "a🙂b \u1c90"),
+        ("", ""),
+    ],
 )
 def test_lower_case_changes_one_letter_for_one(text: str, expected: str) -> None:
     """Two odd letters, and those that are newer than the oldest tables, stay as they are."""
@@ -117,21 +177,37 @@ def test_lower_case_changes_one_letter_for_one(text: str, expected: str) -> None
 
 @pytest.mark.slow
 @given(st.lists(st.text(st.characters()), max_size=3))
-def test_texts_are_read_in_lower_case_by_either_encoder(smollm2: TableEncoder, texts: list[str]) -> None:
-    """The compiled one lowers letters as it reads; its ids are those of texts that were lowered before."""
-    fast, plain = shared_tokenizer(smollm2.definition, lower=True), shared_tokenizer(smollm2.definition)
+def test_texts_are_read_in_lower_case_by_either_encoder(
+    smollm2: TableEncoder, texts: list[str]
+) -> None:
+    """The compiled one lowers letters as it reads; its ids are those of texts that were lowered
+    before.
+    """
+    fast, plain = (
+        shared_tokenizer(smollm2.definition, lower=True),
+        shared_tokenizer(smollm2.definition),
+    )
     fast.make_fast()
     ids, lengths = fast.encode_many(texts)
     lowered = plain.encode_many(list(map(lower_case, texts)))
-    assert (ids.tolist(), lengths.tolist()) == (lowered[0].tolist(), lowered[1].tolist())
+    assert (ids.tolist(), lengths.tolist()) == (
+        lowered[0].tolist(),
+        lowered[1].tolist(),
+    )
 
 
 def test_every_letter_has_the_lower_case_of_the_oldest_tables() -> None:
     """Whatever this Python knows beyond them."""
     for letter in map(chr, range(sys.maxunicode + 1)):
-        known = letter.lower() != letter and ucd_3_2_0.category(letter) != "Cn" and letter not in "\u0130\u03a3"
+        known = (
+            letter.lower() != letter
+            and ucd_3_2_0.category(letter) != "Cn"
+            and letter not in "\u0130\u03a3"
+        )
         if known or letter.lower() != letter:
-            assert lower_case(letter) == (letter.lower() if known else letter), hex(ord(letter))
+            assert lower_case(letter) == (letter.lower() if known else letter), hex(
+                ord(letter)
+            )
 
 
 @given(st.text())

@@ -37,8 +37,19 @@ def test_a_short_file_is_enough(tmp_path: Path, router: Router) -> None:
     file.check(router)
     law = file.experts.experts["law"]
     assert (law.base_url, law.model) == ("http://127.0.0.1:9001/v1", "law-7b")
-    assert (law.quality, law.cost, law.connect_timeout, law.timeout, law.silence) == (1.0, 0.0, 3.0, 120.0, 30.0)
-    assert (law.max_concurrent, law.max_tokens, file.experts.mu, file.experts.fallback) == (256, None, 0.0, None)
+    assert (law.quality, law.cost, law.connect_timeout, law.timeout, law.silence) == (
+        1.0,
+        0.0,
+        3.0,
+        120.0,
+        30.0,
+    )
+    assert (
+        law.max_concurrent,
+        law.max_tokens,
+        file.experts.mu,
+        file.experts.fallback,
+    ) == (256, None, 0.0, None)
 
 
 @pytest.mark.parametrize(
@@ -62,24 +73,45 @@ def test_a_short_file_is_enough(tmp_path: Path, router: Router) -> None:
         (LAW + "quality = -0.5", "law.quality"),
         (LAW + 'api_key_env = "NO_SUCH_VARIABLE"', "the variable NO_SUCH_VARIABLE"),
         (LAW + 'api_key_env = "A_KEY_WITH_A_BREAK"', "holds no key"),
-        (LAW + 'addresses = ["http://127.0.0.1:1/v1"]', "a base_url, or a list of addresses"),
+        (
+            LAW + 'addresses = ["http://127.0.0.1:1/v1"]',
+            "a base_url, or a list of addresses",
+        ),
         ('[experts.law]\nmodel = "m"\n', "a base_url, or a list of addresses"),
-        ('[experts.law]\nmodel = "m"\naddresses = ["http://a/v1", "http://a/v1/"]', "duplicate address"),
-        ('[experts.law]\nmodel = "m"\naddresses = ["ftp://a/v1"]', "law.addresses.0: an address begins"),
+        (
+            '[experts.law]\nmodel = "m"\naddresses = ["http://a/v1", "http://a/v1/"]',
+            "duplicate address",
+        ),
+        (
+            '[experts.law]\nmodel = "m"\naddresses = ["ftp://a/v1"]',
+            "law.addresses.0: an address begins",
+        ),
         ('embeddings = "nobody"\n' + LAW, "'nobody' is not an expert of OpenAI's API"),
         ('aliases = {law = "auto"}\n' + LAW, "'law' is the name of an expert already"),
-        ('aliases = {gpt = "nobody"}\n' + LAW, "'nobody' is neither 'auto' nor an expert"),
-        (LAW + 'headers = {authorization = "x"}', "the gateway sets the header authorization itself"),
+        (
+            'aliases = {gpt = "nobody"}\n' + LAW,
+            "'nobody' is neither 'auto' nor an expert",
+        ),
+        (
+            LAW + 'headers = {authorization = "x"}',
+            "the gateway sets the header authorization itself",
+        ),
         (LAW + 'headers = {"x y" = "x"}', "law.headers"),
         (LAW + 'headers = {x = "a\\nb: c"}', "law.headers"),
         (LAW + 'body = {model = "x"}', "the field model is the client's"),
-        (LAW + 'api_key_file = "none.key"', "the file none.key is to hold an expert's key and cannot be read"),
+        (
+            LAW + 'api_key_file = "none.key"',
+            "the file none.key is to hold an expert's key and cannot be read",
+        ),
         (LAW + 'api_key_file = "a"\napi_key_env = "B"', "and not both"),
         (LAW + "apis = []", "law.apis"),
         (LAW + 'apis = "openai"', "law.apis"),
         (LAW + 'apis = ["gemini"]', "law.apis.0"),
         (LAW + 'api = "openai"', "law.api"),
-        ('embeddings = "law"\n' + LAW + 'apis = ["anthropic"]', "'law' is not an expert of OpenAI's API"),
+        (
+            'embeddings = "law"\n' + LAW + 'apis = ["anthropic"]',
+            "'law' is not an expert of OpenAI's API",
+        ),
         (LAW + 'health = "health"', "law.health: a path begins with a slash"),
         (LAW + 'fallbacks = ["nobody"]', "'nobody' is not another expert"),
         (LAW + 'fallbacks = ["law"]', "'law' is not another expert"),
@@ -91,7 +123,9 @@ def test_a_short_file_is_enough(tmp_path: Path, router: Router) -> None:
 def test_what_cannot_be_used_is_named_in_one_sentence(
     tmp_path: Path, text: str, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An unknown name, a missing one or a wrong value is refused at the start, and no secret is repeated."""
+    """An unknown name, a missing one or a wrong value is refused at the start, and no secret is
+    repeated.
+    """
     monkeypatch.setenv("A_KEY_WITH_A_BREAK", f"{SECRET}\r\nx: y")
     with pytest.raises(InputError) as caught:
         ExpertsFile(written(tmp_path, text))
@@ -101,7 +135,9 @@ def test_what_cannot_be_used_is_named_in_one_sentence(
 
 
 def test_a_fleet_can_be_written_down(tmp_path: Path, router: Router) -> None:
-    """Addresses, domains and fallbacks are texts where that is enough, and tables where more is to be said."""
+    """Addresses, domains and fallbacks are texts where that is enough, and tables where more is to
+    be said.
+    """
     text = """
     fallback = "large"
     [experts.large]
@@ -125,7 +161,9 @@ def test_a_fleet_can_be_written_down(tmp_path: Path, router: Router) -> None:
         ("large", ("down", "busy")),
         ("large", ("context", "refused")),
     ]
-    assert small.fallbacks and [step.expert for step in file.experts.chain("large", ["large", "small"])] == ["small"]
+    assert small.fallbacks and [
+        step.expert for step in file.experts.chain("large", ["large", "small"])
+    ] == ["small"]
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
@@ -144,25 +182,36 @@ def test_the_file_gives_the_weight_of_cost(tmp_path: Path) -> None:
     assert file.experts.mu == 0.25
 
 
-def test_every_domain_needs_an_expert_or_a_fallback(tmp_path: Path, router: Router) -> None:
+def test_every_domain_needs_an_expert_or_a_fallback(
+    tmp_path: Path, router: Router
+) -> None:
     """A release whose domains nobody serves is refused."""
     with pytest.raises(InputError, match="no expert for code; "):
         ExpertsFile(written(tmp_path, LAW)).check(router)
     ExpertsFile(written(tmp_path, 'fallback = "law"\n' + LAW)).check(router)
 
 
-def test_a_release_that_abstains_needs_somebody_for_it(tmp_path: Path, router: Router) -> None:
+def test_a_release_that_abstains_needs_somebody_for_it(
+    tmp_path: Path, router: Router
+) -> None:
     """The fallback, or an expert of the name that the release gives."""
     abstains = router.with_confidence(threshold=0.9, fallback="generalist")
     with pytest.raises(InputError, match="can abstain"):
         ExpertsFile(written(tmp_path, LAW + CODE)).check(abstains)
-    ExpertsFile(written(tmp_path, LAW + CODE + LAW.replace("law", "generalist"))).check(abstains)
+    ExpertsFile(written(tmp_path, LAW + CODE + LAW.replace("law", "generalist"))).check(
+        abstains
+    )
 
 
 def test_keys_are_shown_nowhere(tmp_path: Path) -> None:
     """Neither the records nor the links print them."""
-    file = ExpertsFile(written(tmp_path, LAW + 'api_key_env = "LAW_KEY"'), environment={"LAW_KEY": SECRET})
-    link = ExpertLink("law", file.experts.experts["law"], file.key("law"), Metrics(), lambda: 0.0)
+    file = ExpertsFile(
+        written(tmp_path, LAW + 'api_key_env = "LAW_KEY"'),
+        environment={"LAW_KEY": SECRET},
+    )
+    link = ExpertLink(
+        "law", file.experts.experts["law"], file.key("law"), Metrics(), lambda: 0.0
+    )
     assert link.headers("openai", streamed=False)["authorization"] == f"Bearer {SECRET}"
     assert SECRET not in f"{file!r} {file.experts!r} {link!r}"
 

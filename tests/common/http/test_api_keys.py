@@ -1,4 +1,6 @@
-"""API keys: shown once, kept as hashes, checked without telling how close a guess was, and gone when revoked."""
+"""API keys: shown once, kept as hashes, checked without telling how close a guess was, and gone
+when revoked.
+"""
 
 from __future__ import annotations
 
@@ -26,24 +28,37 @@ def test_the_file_holds_no_key_and_is_its_owners_alone(file: Path) -> None:
     """Whoever reads the file cannot ask with what it holds, and nobody else reads it."""
     key, entry = add_key(file, "app", rate=2.5)
     content = file.read_text()
-    assert key.startswith("rw-") and len(key) >= 43 and key not in content and key[3:] not in content
+    assert (
+        key.startswith("rw-")
+        and len(key) >= 43
+        and key not in content
+        and key[3:] not in content
+    )
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    assert [(each.name, each.sha256, each.rate) for each in read_keys(file)] == [("app", entry.sha256, 2.5)]
+    assert [(each.name, each.sha256, each.rate) for each in read_keys(file)] == [
+        ("app", entry.sha256, 2.5)
+    ]
     ring = KeyRing(file)
     assert ring.find(entry.sha256.encode()) is None
     assert ring.find(key.encode()) == entry
 
 
 def test_keys_that_are_added_at_once_are_all_there(file: Path) -> None:
-    """Two operators who add keys in the same moment lose none; each key has 256 random bits of its own."""
+    """Two operators who add keys in the same moment lose none; each key has 256 random bits of its
+    own.
+    """
     with ThreadPoolExecutor(8) as crew:
-        made = list(crew.map(lambda number: add_key(file, f"app{number}")[0], range(24)))
+        made = list(
+            crew.map(lambda number: add_key(file, f"app{number}")[0], range(24))
+        )
     ring = KeyRing(file)
     assert len(ring) == len(set(made)) == 24
     assert all(ring.find(key.encode()) for key in made)
 
 
-def test_every_entry_is_compared_in_constant_time(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_entry_is_compared_in_constant_time(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The time a check takes tells neither whether nor where a key was found."""
     made = [add_key(file, f"app{number}")[0] for number in range(5)]
     ring, compared = KeyRing(file), 0
@@ -53,7 +68,9 @@ def test_every_entry_is_compared_in_constant_time(file: Path, monkeypatch: pytes
         compared += 1
         return hmac.compare_digest(one, other)
 
-    monkeypatch.setattr(keys, "hmac", type("Counting", (), {"compare_digest": staticmethod(counting)}))
+    monkeypatch.setattr(
+        keys, "hmac", type("Counting", (), {"compare_digest": staticmethod(counting)})
+    )
     for presented in (made[0], made[-1], "rw-unknown", ""):
         compared = 0
         ring.find(presented.encode())
@@ -96,7 +113,9 @@ def test_a_revoked_key_is_gone(file: Path) -> None:
 
 
 def test_a_running_ring_takes_what_changed(file: Path) -> None:
-    """A key that is revoked stops, and one that is added begins, when the file is next looked at."""
+    """A key that is revoked stops, and one that is added begins, when the file is next looked
+    at.
+    """
     old, _ = add_key(file, "old")
     ring = KeyRing(file)
     new, _ = add_key(file, "new")
@@ -106,7 +125,9 @@ def test_a_running_ring_takes_what_changed(file: Path) -> None:
     assert ring.find(old.encode()) is None and ring.find(new.encode()) is not None
 
 
-@pytest.mark.parametrize("content", ["[[keys]]\n", "keys = 3\n", "[[keys\n", "\x00", 'other = "x"\n'])
+@pytest.mark.parametrize(
+    "content", ["[[keys]]\n", "keys = 3\n", "[[keys\n", "\x00", 'other = "x"\n']
+)
 def test_a_broken_file_is_refused_and_the_old_keys_stay(
     file: Path, content: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -156,16 +177,29 @@ def test_the_commands_show_a_key_once(tmp_path: Path) -> None:
     assert made.code == 0 and made.stdout == f"{key}\n" and key.startswith("rw-")
     assert key not in made.stderr and "shown only now" in made.stderr
     other = shop.call("keys", "add", "keys.toml", "other", "--json").json
-    assert set(other) == {"name", "key", "created", "rate", "scope"} and other["rate"] is None
+    assert (
+        set(other) == {"name", "key", "created", "rate", "scope"}
+        and other["rate"] is None
+    )
     ring = KeyRing(tmp_path / "keys.toml")
-    assert ring.find(key.encode()) is not None and ring.find(other["key"].encode()) is not None
+    assert (
+        ring.find(key.encode()) is not None
+        and ring.find(other["key"].encode()) is not None
+    )
     listed = shop.call("keys", "list", "keys.toml")
-    assert "app" in listed.stdout and "other" in listed.stdout and key not in listed.stdout
-    assert [(each["name"], each["rate"]) for each in shop.call("keys", "list", "keys.toml", "--json").json] == [
+    assert (
+        "app" in listed.stdout and "other" in listed.stdout and key not in listed.stdout
+    )
+    assert [
+        (each["name"], each["rate"])
+        for each in shop.call("keys", "list", "keys.toml", "--json").json
+    ] == [
         ("app", 5.0),
         ("other", None),
     ]
     assert shop.call("keys", "revoke", "keys.toml", "app").code == 0
     assert shop.call("keys", "revoke", "keys.toml", "app").code == 2
     ring.watch()
-    assert ring.find(key.encode()) is None and ring.find(other["key"].encode()) is not None
+    assert (
+        ring.find(key.encode()) is None and ring.find(other["key"].encode()) is not None
+    )

@@ -14,9 +14,15 @@ from ridgeway.common.http.http_errors import add_error_handlers
 from ridgeway.common.http.site import read_site, site_api
 from ridgeway.common.serve.http_app import _DOCUMENTS as PLACES
 
-PACKAGES = tuple(f"ridgeway.{room}" for room in ("common.serve", "coordinator.page", "client.page"))
+PACKAGES = tuple(
+    f"ridgeway.{room}" for room in ("common.serve", "coordinator.page", "client.page")
+)
 SITES = {package: read_site(package) for package in PACKAGES}
-FILES = {(package, name): body.decode() for package, site in SITES.items() for name, body in site.contents.items()}
+FILES = {
+    (package, name): body.decode()
+    for package, site in SITES.items()
+    for name, body in site.contents.items()
+}
 SCRIPTS = sorted(file for file in FILES if file[1].endswith(".js"))
 _DOCUMENTS = sorted(file for file in FILES if file[1].endswith(".html"))
 SITE = SITES["ridgeway.common.serve"]
@@ -38,34 +44,245 @@ def http() -> Iterator[TestClient]:
 @pytest.mark.parametrize("file", SCRIPTS)
 def test_scripts_never_make_html_of_text(file: File) -> None:
     """A prompt or a holder's words may be anything, so nothing is parsed: text goes in as text."""
-    forbidden = r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|DOMParser|\beval\(|new Function|javascript:"
+    forbidden = (
+        r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|DOMParser|\beval\(|new "
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r""
+        r"Function|javascript:"
+    )
     assert not re.findall(forbidden, FILES[file])
 
 
 @pytest.mark.parametrize("file", sorted(FILES))
 def test_files_name_no_other_site(file: File) -> None:
     """Everything comes from the service; the one address in full is the name of SVG itself."""
-    assert set(re.findall(r"https?://[^\"' )]+", FILES[file])) <= {"http://www.w3.org/2000/svg"}
+    assert set(re.findall(r"https?://[^\"' )]+", FILES[file])) <= {
+        "http://www.w3.org/2000/svg"
+    }
     assert not re.findall(r"@import|\burl\(|//cdn", FILES[file])
 
 
 @pytest.mark.parametrize("file", _DOCUMENTS)
 def test_documents_hold_no_script_and_no_style_of_their_own(file: File) -> None:
     """So that the service can forbid browsers to run any."""
-    assert not re.findall(r"<style|\sstyle=|\son\w+=|<script(?![^>]*\ssrc=)", FILES[file])
+    assert not re.findall(
+        r"<style|\sstyle=|\son\w+=|<script(?![^>]*\ssrc=)", FILES[file]
+    )
 
 
 @pytest.mark.parametrize("file", SCRIPTS)
 def test_scripts_import_what_is_there(file: File) -> None:
     """Each import names a file of the page, and something that it exports."""
-    for names, source in re.findall(r"import \{([^}]*)\} from \"\./([^\"]+)\"", FILES[file]):
+    for names, source in re.findall(
+        r"import \{([^}]*)\} from \"\./([^\"]+)\"", FILES[file]
+    ):
         for each in (part.strip() for part in names.split(",")):
-            assert re.search(rf"export (async )?(function|const|class) {each}\b", FILES[file[0], source]), (
-                f"{source}: {each}"
-            )
+            assert re.search(
+                rf"export (async )?(function|const|class) {each}\b",
+                FILES[file[0], source],
+            ), f"{source}: {each}"
 
 
-def test_documents_name_files_of_one_version_that_browsers_may_keep(http: TestClient) -> None:
+def test_documents_name_files_of_one_version_that_browsers_may_keep(
+    http: TestClient,
+) -> None:
     """Whatever a document names is there; other versions and other names are not."""
     for place in PLACES:
         document = http.get(place)
@@ -77,14 +294,22 @@ def test_documents_name_files_of_one_version_that_browsers_may_keep(http: TestCl
             assert answer.status_code == 200
             assert "immutable" in answer.headers["cache-control"]
             assert answer.content == CONTENTS[address.rpartition("/")[2]]
-    for wrong in ("/page/0/main.js", f"/page/{VERSION}/page.py", f"/page/{VERSION}/..%2fpage.py"):
+    for wrong in (
+        "/page/0/main.js",
+        f"/page/{VERSION}/page.py",
+        f"/page/{VERSION}/..%2fpage.py",
+    ):
         assert http.get(wrong).status_code == 404
         assert http.get(wrong).json()["error"]["message"] == "not found"
 
 
 def test_files_say_what_they_are(http: TestClient) -> None:
     """Browsers that do not guess run a script only if it is called one."""
-    kinds = {"main.js": "text/javascript", "style.css": "text/css", "favicon.svg": "image/svg+xml"}
+    kinds = {
+        "main.js": "text/javascript",
+        "style.css": "text/css",
+        "favicon.svg": "image/svg+xml",
+    }
     for name, kind in kinds.items():
         answer = http.head(f"/page/{VERSION}/{name}")
         assert answer.headers["content-type"].partition(";")[0] == kind
@@ -96,6 +321,7 @@ def test_files_say_what_they_are(http: TestClient) -> None:
 def test_no_page_has_a_file_of_the_name_of_a_shared_one(package: str) -> None:
     """It would take the place of the shared one without a word."""
     own, shared = (
-        {path.name for path in (files(each) / "static").iterdir()} for each in (package, "ridgeway.common.http")
+        {path.name for path in (files(each) / "static").iterdir()}
+        for each in (package, "ridgeway.common.http")
     )
     assert own and shared and not own & shared

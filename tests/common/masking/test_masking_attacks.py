@@ -1,7 +1,8 @@
-"""A hostile coordinator against the members of a masked session: every attempt ends in a refusal with its own code.
+"""A hostile coordinator against the members of a masked session: every attempt ends in a refusal
+with its own code.
 
-What holders refuse in requests is in tests/client/round/test_masked_attacks.py; what is merely changed on its way, in
-agreements, envelopes, sets and shares, in tests/vectors/test_masking.py.
+What holders refuse in requests is in tests/client/round/test_masked_attacks.py; what is merely
+changed on its way, in agreements, envelopes, sets and shares, in tests/vectors/test_masking.py.
 """
 
 from __future__ import annotations
@@ -17,9 +18,20 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from ridgeway.common.base.errors import Refused
 from ridgeway.common.masking.agreement import Advert, check_agreement, envelope_key
 from ridgeway.common.masking.keystream import Sealed
-from ridgeway.common.masking.member import NONCE, advertise, confirm, open_envelope, seal
+from ridgeway.common.masking.member import (
+    NONCE,
+    advertise,
+    confirm,
+    open_envelope,
+    seal,
+)
 from ridgeway.common.masking.opening import Opening
-from ridgeway.common.masking.reference_session import _TERMS, ROUND, Transcript, source_of
+from ridgeway.common.masking.reference_session import (
+    _TERMS,
+    ROUND,
+    Transcript,
+    source_of,
+)
 from tests.support.masked_session import run_session, small_neighbourhoods
 
 MEMBERS = 7
@@ -30,9 +42,14 @@ ALL = tuple(range(1, MEMBERS + 1))
 def session(request: pytest.FixtureRequest) -> Iterator[Transcript]:
     """All members, each of whom seals (0, 1, 2, 3); as in a small cohort, and as in a large one.
 
-    In the large one everybody holds shares of all others, but none of its own, so that the attacks are the same.
+    In the large one everybody holds shares of all others, but none of its own, so that the attacks
+    are the same.
     """
-    with small_neighbourhoods(MEMBERS - 1, 4) if request.param == "neighbours" else nullcontext():
+    with (
+        small_neighbourhoods(MEMBERS - 1, 4)
+        if request.param == "neighbours"
+        else nullcontext()
+    ):
         yield run_session(MEMBERS, "sums", [np.arange(4)] * MEMBERS)
 
 
@@ -43,7 +60,9 @@ def refused(work: Callable[[], object]) -> str:
     return refusal.value.code
 
 
-def other_adverts(session: Transcript, place: int, advert: Advert) -> tuple[Advert, ...]:
+def other_adverts(
+    session: Transcript, place: int, advert: Advert
+) -> tuple[Advert, ...]:
     adverts = list(session.agreement.adverts)
     adverts[place - 1] = advert
     return tuple(adverts)
@@ -60,23 +79,35 @@ def checked(session: Transcript, changes: dict[str, object]) -> None:
 
 
 @pytest.mark.parametrize("fewer", ["masks", "seeds"])
-def test_a_member_without_keys_for_every_sum_is_refused(session: Transcript, fewer: str) -> None:
+def test_a_member_without_keys_for_every_sum_is_refused(
+    session: Transcript, fewer: str
+) -> None:
     """Though it has signed what it shows."""
     known, member = session.secrets[2], session.members[2]
     made = replace(known, **{fewer: getattr(known, fewer)[:1]})
     shown = advertise(made, member, _TERMS, ROUND, source_of(member), "9" * 64)
-    assert refused(lambda: checked(session, {"adverts": other_adverts(session, 2, shown)})) == "malformed"
+    assert (
+        refused(lambda: checked(session, {"adverts": other_adverts(session, 2, shown)}))
+        == "malformed"
+    )
 
 
 # Envelopes
 
 
-def test_shares_of_another_size_are_refused_though_their_sender_has_encrypted_them(session: Transcript) -> None:
-    """A member that runs other code; what is cut out of them later would be somebody else's share, or none."""
+def test_shares_of_another_size_are_refused_though_their_sender_has_encrypted_them(
+    session: Transcript,
+) -> None:
+    """A member that runs other code; what is cut out of them later would be somebody else's share,
+    or none.
+    """
     agreement, secrets = session.agreement, session.secrets
     key = envelope_key(agreement, secrets[2], 2, 1, sender=2)
     envelope = ChaCha20Poly1305(key).encrypt(NONCE, b"short", agreement.id)
-    assert refused(lambda: open_envelope(agreement, secrets[1], 1, 2, envelope)) == "bad_envelope"
+    assert (
+        refused(lambda: open_envelope(agreement, secrets[1], 1, 2, envelope))
+        == "bad_envelope"
+    )
 
 
 # Survivors
@@ -92,41 +123,74 @@ def test_never_both_kinds_of_share_for_one_member(session: Transcript) -> None:
         assert part == (seed if place in sent else mask)
 
 
-@pytest.mark.parametrize(("sent", "code"), [(ALL[:4], "too_few_survivors"), ((*ALL, 8), "impossible_survivors")])
-def test_survivors_that_cannot_be_are_not_confirmed(session: Transcript, sent: tuple[int, ...], code: str) -> None:
-    """Too few, or somebody who has not shared; shares for such a set are refused in tests/vectors/test_masking.py."""
-    assert refused(lambda: confirm(session.agreement, session.members[1], "sums", ALL, sent)) == code
+@pytest.mark.parametrize(
+    ("sent", "code"),
+    [(ALL[:4], "too_few_survivors"), ((*ALL, 8), "impossible_survivors")],
+)
+def test_survivors_that_cannot_be_are_not_confirmed(
+    session: Transcript, sent: tuple[int, ...], code: str
+) -> None:
+    """Too few, or somebody who has not shared; shares for such a set are refused in
+    tests/vectors/test_masking.py.
+    """
+    assert (
+        refused(
+            lambda: confirm(session.agreement, session.members[1], "sums", ALL, sent)
+        )
+        == code
+    )
 
 
 def test_nothing_is_sealed_for_a_set_without_the_member(session: Transcript) -> None:
     """Its vector would be counted under masks that nobody takes off, or under none."""
     own, vector = session.secrets[1], np.zeros(4, dtype=np.int64)
-    assert refused(lambda: seal(session.agreement, own, 1, "sums", ALL[1:], ALL, vector)) == "not_in_cohort"
-    assert refused(lambda: seal(session.agreement, own, 1, "sums", (1,), ALL, vector)) == "too_few_survivors"
+    assert (
+        refused(lambda: seal(session.agreement, own, 1, "sums", ALL[1:], ALL, vector))
+        == "not_in_cohort"
+    )
+    assert (
+        refused(lambda: seal(session.agreement, own, 1, "sums", (1,), ALL, vector))
+        == "too_few_survivors"
+    )
 
 
 # Uploads
 
 
-def test_a_second_upload_and_one_of_another_size_are_refused(session: Transcript) -> None:
+def test_a_second_upload_and_one_of_another_size_are_refused(
+    session: Transcript,
+) -> None:
     """A vector counts once, whole."""
     opening = Opening(session.agreement, "sums", dict.fromkeys(ALL[:6], ALL), 4)
     vector = Sealed(np.zeros(4, dtype=np.uint64))
     opening.add(1, vector)
     assert refused(lambda: opening.add(1, vector)) == "duplicate"
     assert refused(lambda: opening.add(7, vector)) == "duplicate"
-    assert refused(lambda: opening.add(2, Sealed(np.zeros(3, dtype=np.uint64)))) == "shape_mismatch"
+    assert (
+        refused(lambda: opening.add(2, Sealed(np.zeros(3, dtype=np.uint64))))
+        == "shape_mismatch"
+    )
 
 
 def test_a_key_of_small_order_is_refused(session: Transcript) -> None:
     """Such a key would agree with everybody on the same secret."""
-    weak = session.agreement.advert(2).model_copy(update={"masks": ("00" * 32, "00" * 32)})
-    agreement = session.agreement.model_copy(update={"adverts": other_adverts(session, 2, weak)})
+    weak = session.agreement.advert(2).model_copy(
+        update={"masks": ("00" * 32, "00" * 32)}
+    )
+    agreement = session.agreement.model_copy(
+        update={"adverts": other_adverts(session, 2, weak)}
+    )
     own, vector = session.secrets[1], np.zeros(4, dtype=np.int64)
-    assert refused(lambda: seal(agreement, own, 1, "sums", ALL, ALL, vector)) == "bad_key"
+    assert (
+        refused(lambda: seal(agreement, own, 1, "sums", ALL, ALL, vector)) == "bad_key"
+    )
 
 
 def test_the_same_session_played_honestly_opens(session: Transcript) -> None:
     """So that the refusals above are due to the attacks."""
     assert session.total.tolist() == [place * MEMBERS for place in range(4)]
-    check_agreement(session.agreement, session.agreement.advert(1), [who.public for who in session.members.values()])
+    check_agreement(
+        session.agreement,
+        session.agreement.advert(1),
+        [who.public for who in session.members.values()],
+    )

@@ -1,4 +1,6 @@
-"""How large neighbourhoods are: the table beside bounds that are computed anew, and who is drawn."""
+"""How large neighbourhoods are: the table beside bounds that are computed anew, and who is
+drawn.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +10,21 @@ import pytest
 from scipy.stats import chisquare
 
 from ridgeway.common.base.errors import Refused
-from ridgeway.common.masking.neighbourhood import _TABLE, COMPLETE, MAX_GONE, Neighbourhood, draw, neighbourhood_for
+from ridgeway.common.masking.neighbourhood import (
+    _TABLE,
+    COMPLETE,
+    MAX_GONE,
+    Neighbourhood,
+    draw,
+    neighbourhood_for,
+)
 from ridgeway.common.protocol.cohort import MAX_HOLDERS
-from tests.support.neighbourhood_failure import PRIVACY_BITS, ROUND_BITS, log2_privacy_failure, log2_round_failure
+from tests.support.neighbourhood_failure import (
+    PRIVACY_BITS,
+    ROUND_BITS,
+    log2_privacy_failure,
+    log2_round_failure,
+)
 
 SIZES = sorted(
     {
@@ -18,7 +32,12 @@ SIZES = sorted(
         150,
         333,
         777,
-        *(size for most, _ in _TABLE for size in (most - 1, most, most + 1) if size <= MAX_HOLDERS),
+        *(
+            size
+            for most, _ in _TABLE
+            for size in (most - 1, most, most + 1)
+            if size <= MAX_HOLDERS
+        ),
     }
 )
 
@@ -31,7 +50,9 @@ def sizes_for(members: int) -> Neighbourhood:
 
 @pytest.mark.parametrize("members", SIZES)
 def test_neighbourhoods_fail_as_seldom_as_is_promised(members: int) -> None:
-    """At the ends of rows and within: secrets once in 2⁴⁰ sessions with a third colluding, rounds once in 2³⁰."""
+    """At the ends of rows and within: secrets once in 2⁴⁰ sessions with a third colluding, rounds
+    once in 2³⁰.
+    """
     sizes = sizes_for(members)
     assert log2_privacy_failure(members, sizes) <= -PRIVACY_BITS
     assert log2_round_failure(members, sizes, -(-members // MAX_GONE)) <= -ROUND_BITS

@@ -1,6 +1,8 @@
-"""Shamir's sharing beside sympy's polynomials over the same prime field: each reads what the other has made.
+"""Shamir's sharing beside sympy's polynomials over the same prime field: each reads what the other
+has made.
 
-Sympy solves Vandermonde's equations and evaluates by its own remainders; nothing of it is in the code under test.
+Sympy solves Vandermonde's equations and evaluates by its own remainders; nothing of it is in the
+code under test.
 """
 
 from __future__ import annotations
@@ -20,12 +22,19 @@ from tests.support.seeds import few_examples
 FIELD = GF(PRIME, symmetric=False)
 SECRETS = st.binary(min_size=SECRET_BYTES, max_size=SECRET_BYTES)
 PLACES = st.sets(st.integers(1, 10_000), min_size=1, max_size=8)
-EDGES = [bytes(SECRET_BYTES), b"\xff" * SECRET_BYTES, b"\0" * (SECRET_BYTES - 1) + b"\1", b"\x80" + bytes(31)]
+EDGES = [
+    bytes(SECRET_BYTES),
+    b"\xff" * SECRET_BYTES,
+    b"\0" * (SECRET_BYTES - 1) + b"\1",
+    b"\x80" + bytes(31),
+]
 
 
 def solved(shares: Mapping[int, bytes]) -> list[int]:
     """The coefficients, the constant one first, of the polynomial through these shares."""
-    powers = [[FIELD(place) ** power for power in range(len(shares))] for place in shares]
+    powers = [
+        [FIELD(place) ** power for power in range(len(shares))] for place in shares
+    ]
     values = [[FIELD(int.from_bytes(share, "big"))] for share in shares.values()]
     equations = DomainMatrix(powers, (len(shares), len(shares)), FIELD)
     answer = equations.lu_solve(DomainMatrix(values, (len(shares), 1), FIELD))
@@ -34,8 +43,16 @@ def solved(shares: Mapping[int, bytes]) -> list[int]:
 
 def evaluated(coefficients: Sequence[int], places: Sequence[int]) -> dict[int, bytes]:
     """Shares of the polynomial with these coefficients, the constant one first."""
-    values = gf_multi_eval([ZZ(each) for each in reversed(coefficients)], [ZZ(place) for place in places], PRIME, ZZ)
-    return {place: int(value).to_bytes(SHARE_BYTES, "big") for place, value in zip(places, values, strict=True)}
+    values = gf_multi_eval(
+        [ZZ(each) for each in reversed(coefficients)],
+        [ZZ(place) for place in places],
+        PRIME,
+        ZZ,
+    )
+    return {
+        place: int(value).to_bytes(SHARE_BYTES, "big")
+        for place, value in zip(places, values, strict=True)
+    }
 
 
 def test_the_field_is_one() -> None:
@@ -45,15 +62,24 @@ def test_the_field_is_one() -> None:
 
 
 @few_examples
-@given(secret=SECRETS | st.sampled_from(EDGES), places=PLACES, seed=st.text(max_size=4), data=st.data())
+@given(
+    secret=SECRETS | st.sampled_from(EDGES),
+    places=PLACES,
+    seed=st.text(max_size=4),
+    data=st.data(),
+)
 def test_their_interpolation_of_our_shares_gives_the_secret(
     secret: bytes, places: set[int], seed: str, data: st.DataObject
 ) -> None:
-    """Of any shares that are enough; all of them together lie on one polynomial of the degree that was wanted."""
+    """Of any shares that are enough; all of them together lie on one polynomial of the degree that
+    was wanted.
+    """
     threshold = data.draw(st.integers(1, len(places)))
     shares = split(secret, threshold, sorted(places), fixed_random(seed))
     chosen = data.draw(st.sets(st.sampled_from(sorted(places)), min_size=threshold))
-    assert solved({place: shares[place] for place in chosen})[0] == int.from_bytes(secret, "big")
+    assert solved({place: shares[place] for place in chosen})[0] == int.from_bytes(
+        secret, "big"
+    )
     coefficients = solved(shares)
     assert all(coefficient == 0 for coefficient in coefficients[threshold:])
     assert evaluated(coefficients[:threshold], sorted(places)) == shares

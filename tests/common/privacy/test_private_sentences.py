@@ -1,4 +1,6 @@
-"""Private sums of an encoder that reads sentences: bounded documents, the prior, the two routers of one total."""
+"""Private sums of an encoder that reads sentences: bounded documents, the prior, the two routers of
+one total.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,18 @@ import pytest
 from ridgeway.common.base.errors import FormatError, InputError, ShapeMismatch
 from ridgeway.common.base.settings import WordFeatures
 from ridgeway.common.encoding.sentence_encoder import SENTENCE_WIDTH, SentenceEncoder
-from ridgeway.common.encoding.table_encoder import TableEncoder, of_table_rows, with_sentences, with_words
-from ridgeway.common.privacy.document_bound import PrivacyMode, bounded_sums, count_unit, row_unit
+from ridgeway.common.encoding.table_encoder import (
+    TableEncoder,
+    of_table_rows,
+    with_sentences,
+    with_words,
+)
+from ridgeway.common.privacy.document_bound import (
+    PrivacyMode,
+    bounded_sums,
+    count_unit,
+    row_unit,
+)
 from ridgeway.common.privacy.document_vectors import VECTOR_LENGTH, document_vectors
 from ridgeway.common.privacy.noisy_solve import Integers
 from ridgeway.common.privacy.privacy_settings import Privacy
@@ -25,14 +37,29 @@ from ridgeway.common.privacy.public_prior import (
     read_prior,
     write_prior,
 )
-from ridgeway.common.routing.sentence_table import NOISY_MARGIN, Cascade, compile_router, margin_for
+from ridgeway.common.routing.sentence_table import (
+    NOISY_MARGIN,
+    Cascade,
+    compile_router,
+    margin_for,
+)
 from ridgeway.common.statistics.sums import Statistics
 from tests.support.tiny import tiny_encoder
 
 DOMAINS = ("weather", "money")
 TEXTS = {
-    "weather": ("will it rain today", "is it sunny outside", "how cold is it now", "does it snow in winter"),
-    "money": ("transfer cash to my bank", "what is my account balance", "pay the invoice", "how much did it cost"),
+    "weather": (
+        "will it rain today",
+        "is it sunny outside",
+        "how cold is it now",
+        "does it snow in winter",
+    ),
+    "money": (
+        "transfer cash to my bank",
+        "what is my account balance",
+        "pay the invoice",
+        "how much did it cost",
+    ),
 }
 HELD_OUT = {
     "weather": ("is a storm coming", "how warm will it be tomorrow"),
@@ -51,19 +78,30 @@ def prior(encoder: TableEncoder) -> PublicPrior:
     return make_prior(encoder, [[text for own in TEXTS.values() for text in own]])
 
 
-def rows_of(texts: tuple[str, ...], encoder: TableEncoder, prior: PublicPrior) -> Integers:
+def rows_of(
+    texts: tuple[str, ...], encoder: TableEncoder, prior: PublicPrior
+) -> Integers:
     ids, lengths = encoder.tokenizer.encode_many(texts)
     return document_vectors(prior, ids, lengths, encoder.table, encoder.sentences)
 
 
-def test_a_document_is_bounded_whatever_stands_beside_it(encoder: TableEncoder, prior: PublicPrior) -> None:
-    """Empty ones are zeros, long ones are read in pieces, and each row is as long as the bound, or just below."""
+def test_a_document_is_bounded_whatever_stands_beside_it(
+    encoder: TableEncoder, prior: PublicPrior
+) -> None:
+    """Empty ones are zeros, long ones are read in pieces, and each row is as long as the bound, or
+    just below.
+    """
     texts = ("", "rain", "is it sunny outside " * 200, "7" * 5000)
     together = rows_of(texts, encoder, prior)
-    assert together.shape == (4, encoder.document_width) and encoder.document_width == WIDTH + SENTENCE_WIDTH
+    assert (
+        together.shape == (4, encoder.document_width)
+        and encoder.document_width == WIDTH + SENTENCE_WIDTH
+    )
     assert not together[0].any()
     squares = np.square(together[1:]).sum(axis=1)
-    assert (squares <= VECTOR_LENGTH**2).all() and (squares > 0.99 * VECTOR_LENGTH**2).all()
+    assert (squares <= VECTOR_LENGTH**2).all() and (
+        squares > 0.99 * VECTOR_LENGTH**2
+    ).all()
     for text, row in zip(texts, together, strict=True):
         assert (rows_of((text,), encoder, prior)[0] == row).all()
     bounded_sums("full", together)
@@ -76,7 +114,9 @@ def test_both_parts_count(encoder: TableEncoder, prior: PublicPrior) -> None:
     assert np.allclose(of_sentences, 25 / 41, atol=1e-3)
 
 
-def test_a_prior_of_sentences_is_written_and_read(prior: PublicPrior, tmp_path: Path) -> None:
+def test_a_prior_of_sentences_is_written_and_read(
+    prior: PublicPrior, tmp_path: Path
+) -> None:
     write_prior(prior, tmp_path / "prior")
     found = read_prior(tmp_path / "prior")
     assert found.sentences is not None and prior.sentences is not None
@@ -93,7 +133,9 @@ def test_a_changed_number_of_sentences_is_noticed(prior: PublicPrior) -> None:
             prior_of_bytes(bytes(changed))
 
 
-def test_a_prior_and_an_encoder_must_both_read_sentences(encoder: TableEncoder, prior: PublicPrior) -> None:
+def test_a_prior_and_an_encoder_must_both_read_sentences(
+    encoder: TableEncoder, prior: PublicPrior
+) -> None:
     ids, lengths = encoder.tokenizer.encode_many(["rain"])
     plain = make_prior(tiny_encoder(WIDTH), [["rain", "money"]])
     for known, reads in ((prior, None), (plain, encoder.sentences)):
@@ -102,15 +144,21 @@ def test_a_prior_and_an_encoder_must_both_read_sentences(encoder: TableEncoder, 
 
 
 def test_words_have_no_prior(encoder: TableEncoder) -> None:
-    with pytest.raises(InputError, match="token features and USE sentence features only"):
+    with pytest.raises(
+        InputError, match="token features and USE sentence features only"
+    ):
         make_prior(with_words(encoder, WordFeatures()), [["rain"]])
 
 
 @pytest.mark.parametrize("mode", ["columns", "full"])
-def test_one_total_gives_both_routers(encoder: TableEncoder, prior: PublicPrior, mode: PrivacyMode) -> None:
+def test_one_total_gives_both_routers(
+    encoder: TableEncoder, prior: PublicPrior, mode: PrivacyMode
+) -> None:
     """With next to no noise, text that the table cannot tell apart is routed by its sentences."""
     copies = 40_000
-    sums = [bounded_sums(mode, rows_of(TEXTS[name], encoder, prior)) for name in DOMAINS]
+    sums = [
+        bounded_sums(mode, rows_of(TEXTS[name], encoder, prior)) for name in DOMAINS
+    ]
     cross = np.stack([each.column for each in sums], axis=1) * copies
     gram = np.zeros((encoder.document_width + 1,) * 2, np.int64)
     if mode == "full":
@@ -132,14 +180,21 @@ def test_one_total_gives_both_routers(encoder: TableEncoder, prior: PublicPrior,
         assert (router.sentences.token_sums(ids, lengths).argmax(axis=1) == place).all()
 
 
-def test_tokens_alone_are_solved_as_if_nothing_else_were_summed(encoder: TableEncoder, prior: PublicPrior) -> None:
+def test_tokens_alone_are_solved_as_if_nothing_else_were_summed(
+    encoder: TableEncoder, prior: PublicPrior
+) -> None:
     """The table of the cascade is that of a round without sentences, but for rounding."""
     plain = PublicPrior(tiny_encoder(WIDTH).fingerprint, prior.tokens)
     found = []
     for known, own in ((prior, encoder), (plain, tiny_encoder(WIDTH))):
-        sums = [bounded_sums("columns", rows_of(TEXTS[name], own, known)) for name in DOMAINS]
+        sums = [
+            bounded_sums("columns", rows_of(TEXTS[name], own, known))
+            for name in DOMAINS
+        ]
         cross = np.stack([each.column for each in sums], axis=1) * 1_000_000
-        assert (cross[-1] == len(TEXTS["money"]) * count_unit("columns") * 1_000_000).all() and row_unit("columns") == 1
+        assert (
+            cross[-1] == len(TEXTS["money"]) * count_unit("columns") * 1_000_000
+        ).all() and row_unit("columns") == 1
         total = Statistics(np.zeros((own.document_width + 1,) * 2, np.int64), cross)
         privacy = Privacy(mode="columns", epsilon=8.0, prior=known.fingerprint)
         found.append(solve_private(total, privacy, DOMAINS, known, own))

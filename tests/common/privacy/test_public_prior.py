@@ -1,4 +1,6 @@
-"""The public prior: made of any text, carried as a file, refused where it does not fit or was changed."""
+"""The public prior: made of any text, carried as a file, refused where it does not fit or was
+changed.
+"""
 
 from __future__ import annotations
 
@@ -26,22 +28,34 @@ from tests.support.tiny import LETTERS, tiny_encoder
 
 def texts(count: int, seed: int = 0) -> list[str]:
     rng = np.random.default_rng(seed)
-    return ["".join(rng.choice(list(LETTERS), rng.integers(5, 60))) for _ in range(count)]
+    return [
+        "".join(rng.choice(list(LETTERS), rng.integers(5, 60))) for _ in range(count)
+    ]
 
 
 def test_public_documents_vary_alike_in_all_directions() -> None:
-    """This is what the prior is for: noise of one size is then equally bad, and equally small, everywhere."""
+    """This is what the prior is for: noise of one size is then equally bad, and equally small,
+    everywhere.
+    """
     encoder, public = tiny_encoder(), texts(4000)
     prior = make_prior(encoder, [public])
-    vectors = document_vectors(prior, *encoder.tokenizer.encode_many(public), encoder.table).astype(float)
+    vectors = document_vectors(
+        prior, *encoder.tokenizer.encode_many(public), encoder.table
+    ).astype(float)
     spread = np.linalg.eigvalsh(np.cov(vectors.T))
     assert spread[-1] < 1.5 * spread[0]
 
 
 def test_a_prior_is_as_fine_as_exact_arithmetic_allows() -> None:
-    """Rounding to integers loses nothing that could matter, and stays within what the products take."""
+    """Rounding to integers loses nothing that could matter, and stays within what the products
+    take.
+    """
     whitening = make_prior(tiny_encoder(), [texts(50)]).tokens.matrix
-    assert MAX_ROW_SUM // 4 < np.abs(whitening.astype(np.int64)).sum(axis=1).max() < MAX_ROW_SUM
+    assert (
+        MAX_ROW_SUM // 4
+        < np.abs(whitening.astype(np.int64)).sum(axis=1).max()
+        < MAX_ROW_SUM
+    )
 
 
 def test_text_with_too_few_directions_still_makes_a_prior() -> None:
@@ -65,7 +79,9 @@ def test_a_changed_prior_is_refused(tmp_path: Path) -> None:
     content = prior_bytes(make_prior(tiny_encoder(), [texts(50)]))
     for place in range(0, len(content), 7):
         with pytest.raises(FormatError):
-            prior_of_bytes(content[:place] + bytes([content[place] ^ 4]) + content[place + 1 :])
+            prior_of_bytes(
+                content[:place] + bytes([content[place] ^ 4]) + content[place + 1 :]
+            )
     for other in (b"", b"text", content[:-1], content + b"x"):
         with pytest.raises(FormatError):
             prior_of_bytes(other)
@@ -88,7 +104,9 @@ def test_a_changed_prior_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_numbers_that_would_not_stay_exact_are_no_prior(
-    mean: public_prior.Integers, whitening: np.ndarray[tuple[int, int], np.dtype[np.int32]], bits: int
+    mean: public_prior.Integers,
+    whitening: np.ndarray[tuple[int, int], np.dtype[np.int32]],
+    bits: int,
 ) -> None:
     """Whoever sends a prior cannot make a holder's arithmetic round."""
     with pytest.raises(FormatError):
@@ -111,7 +129,9 @@ def test_no_text_makes_no_prior() -> None:
 
 def test_every_machine_has_text_for_a_prior(monkeypatch: pytest.MonkeyPatch) -> None:
     """Python alone brings enough; a kind of text that is missing is left out."""
-    monkeypatch.setattr("ridgeway.common.privacy.built_in_text.MAX_KIND_CHARACTERS", 20_000)
+    monkeypatch.setattr(
+        "ridgeway.common.privacy.built_in_text.MAX_KIND_CHARACTERS", 20_000
+    )
     here = this_machine()
     bare = Places(here.library, Path("nowhere"), (), Path("nowhere"))
     assert {"reference", "sources"} <= set(built_in_text(bare))

@@ -1,4 +1,6 @@
-"""Where a table hands over to sentences: the share and the accuracy that were asked for, on the text that was given."""
+"""Where a table hands over to sentences: the share and the accuracy that were asked for, on the
+text that was given.
+"""
 
 from __future__ import annotations
 
@@ -30,12 +32,18 @@ def router(cascade: Path) -> Cascade:
 
 
 @pytest.mark.parametrize("share", [0.0, 0.25, 0.5, 1.0])
-def test_at_most_this_share_is_read(cascade: Path, router: Cascade, share: float) -> None:
+def test_at_most_this_share_is_read(
+    cascade: Path, router: Cascade, share: float
+) -> None:
     tokenizer = load_release(cascade).tokenizer
     chosen = choose_margin(router, tokenizer, TEXTS, share=share)
     assert chosen.share <= share + 1e-9
-    ids, lengths = tokenizer.encode_many([text for own in TEXTS.values() for text in own])
-    read = Cascade(router.table, router.sentences, chosen.margin).reads_sentences(ids, lengths)
+    ids, lengths = tokenizer.encode_many(
+        [text for own in TEXTS.values() for text in own]
+    )
+    read = Cascade(router.table, router.sentences, chosen.margin).reads_sentences(
+        ids, lengths
+    )
     assert read.mean() == pytest.approx(chosen.share)
     if share == 1.0:
         assert read.all()
@@ -45,11 +53,18 @@ def test_no_more_is_read_than_an_accuracy_needs(cascade: Path, router: Cascade) 
     tokenizer = load_release(cascade).tokenizer
     every = choose_margin(router, tokenizer, TEXTS, share=1.0)
     none = choose_margin(router, tokenizer, TEXTS, share=0.0)
-    least = choose_margin(router, tokenizer, TEXTS, accuracy=max(every.accuracy, none.accuracy))
-    assert least.accuracy >= max(every.accuracy, none.accuracy) and least.margin <= every.margin
+    least = choose_margin(
+        router, tokenizer, TEXTS, accuracy=max(every.accuracy, none.accuracy)
+    )
+    assert (
+        least.accuracy >= max(every.accuracy, none.accuracy)
+        and least.margin <= every.margin
+    )
     assert choose_margin(router, tokenizer, TEXTS, accuracy=0.0).share == 0
     with pytest.raises(InputError, match="no margin reaches"):
-        choose_margin(router, tokenizer, {name: ["zzz"] for name in TEXTS}, accuracy=0.99)
+        choose_margin(
+            router, tokenizer, {name: ["zzz"] for name in TEXTS}, accuracy=0.99
+        )
 
 
 def test_empty_texts_are_never_read(cascade: Path, router: Cascade) -> None:
@@ -57,7 +72,9 @@ def test_empty_texts_are_never_read(cascade: Path, router: Cascade) -> None:
     ids, lengths = tokenizer.encode_many(["", "ab"])
     leads = router.leads(router.table.token_sums(ids, lengths), ids, lengths)
     assert np.isinf(leads[0]) and np.isfinite(leads[1])
-    chosen = choose_margin(router, tokenizer, {name: ["", *TEXTS[name]] for name in TEXTS}, share=1.0)
+    chosen = choose_margin(
+        router, tokenizer, {name: ["", *TEXTS[name]] for name in TEXTS}, share=1.0
+    )
     assert chosen.share == pytest.approx(12 / 13)
 
 
@@ -65,10 +82,24 @@ def test_calibrating_signs_the_margin(cascade: Path, tmp_path: Path) -> None:
     """It is in the manifest, and the release routes by it; a release without sentences has none."""
     for name, own in TEXTS.items():
         write_jsonl(tmp_path / "data" / f"{name}.test.jsonl", own)
-    done = calibrate_release(cascade, tmp_path / "data", ("text",), {}, fixed_identity(), share=0.25)
+    done = calibrate_release(
+        cascade, tmp_path / "data", ("text",), {}, fixed_identity(), share=0.25
+    )
     found = load_release(cascade)
     assert isinstance(found.compiled, Cascade) and done.margin is not None
-    assert found.compiled.margin == done.margin.margin == found.manifest["cascade"]["margin"] != 0.5
+    assert (
+        found.compiled.margin
+        == done.margin.margin
+        == found.manifest["cascade"]["margin"]
+        != 0.5
+    )
     release_of(tmp_path / "plain", CASCADE_DOMAINS)
     with pytest.raises(InputError, match="has no sentence encoder"):
-        calibrate_release(tmp_path / "plain", tmp_path / "data", ("text",), {}, fixed_identity(), accuracy=0.9)
+        calibrate_release(
+            tmp_path / "plain",
+            tmp_path / "data",
+            ("text",),
+            {},
+            fixed_identity(),
+            accuracy=0.9,
+        )

@@ -33,7 +33,9 @@ DOMAINS = ("x", "y", "z")
 @pytest.fixture
 def router(encoder: TableEncoder) -> Router:
     """a speaks for x, b for y, c for z."""
-    return letter_router(encoder.tokenizer, {"a": (1, 0, 0), "b": (0, 1, 0), "c": (0, 0, 1)}, DOMAINS)
+    return letter_router(
+        encoder.tokenizer, {"a": (1, 0, 0), "b": (0, 1, 0), "c": (0, 0, 1)}, DOMAINS
+    )
 
 
 # Accuracy
@@ -61,7 +63,9 @@ def test_an_evaluation_says_its_unit() -> None:
 
 
 def test_the_gap_of_an_evaluation_is_that_of_its_decisions(router: Router) -> None:
-    """Every domain weighs the same, however many texts it has; without calibration there is none."""
+    """Every domain weighs the same, however many texts it has; without calibration there is
+    none.
+    """
     texts = {"x": ["a", "ab", "b"], "y": ["b"], "z": []}
     calibrated = router.with_confidence(calibrated=True)
     sure, right, weights = [], [], []
@@ -71,9 +75,14 @@ def test_the_gap_of_an_evaluation_is_that_of_its_decisions(router: Router) -> No
             right.append(decision.best == name)
             weights.append(1 / len(own))
     result = evaluate(calibrated, texts)
-    assert result.gap == pytest.approx(confidence_gap(np.array(sure), np.array(right), np.array(weights)))
+    assert result.gap == pytest.approx(
+        confidence_gap(np.array(sure), np.array(right), np.array(weights))
+    )
     assert result.to_json()["gap"] == result.gap
-    assert evaluate(router, texts).gap is None and "gap" not in evaluate(router, texts).to_json()
+    assert (
+        evaluate(router, texts).gap is None
+        and "gap" not in evaluate(router, texts).to_json()
+    )
     assert evaluate(calibrated, {name: [] for name in texts}).gap is None
 
 
@@ -87,34 +96,56 @@ def test_abstention_does_not_change_accuracy(router: Router) -> None:
 
 def test_a_text_without_tokens_counts_for_the_first_domain(router: Router) -> None:
     """As it is routed, so it is counted."""
-    assert evaluate(router, {"x": [""], "y": [""], "z": ["c"]}).confusion == ((1, 0, 0), (1, 0, 0), (0, 0, 1))
+    assert evaluate(router, {"x": [""], "y": [""], "z": ["c"]}).confusion == (
+        (1, 0, 0),
+        (1, 0, 0),
+        (0, 0, 1),
+    )
 
 
 # Calibration
 
 
 def test_the_gap_is_what_counting_by_hand_gives() -> None:
-    """Per tenth of confidence, how far confidence and accuracy lie apart, weighted and in percent."""
-    confidence, right = np.array([0.95, 0.91, 0.65, 0.62, 0.55]), np.array([True, False, False, True, True])
+    """Per tenth of confidence, how far confidence and accuracy lie apart, weighted and in
+    percent.
+    """
+    confidence, right = (
+        np.array([0.95, 0.91, 0.65, 0.62, 0.55]),
+        np.array([True, False, False, True, True]),
+    )
     weights = np.array([1.0, 1.0, 2.0, 2.0, 4.0])
     nines = 1 * (0.95 - 1) + 1 * (0.91 - 0)
     sixes = 2 * (0.65 - 0) + 2 * (0.62 - 1)
     fives = 4 * (0.55 - 1)
     expected = 100 * (abs(nines) + abs(sixes) + abs(fives)) / 10
     assert confidence_gap(confidence, right, weights) == pytest.approx(expected)
-    assert confidence_gap(confidence, right, 7 * weights) == pytest.approx(expected), "weights are shares"
+    assert confidence_gap(confidence, right, 7 * weights) == pytest.approx(expected), (
+        "weights are shares"
+    )
 
 
 def test_certainty_falls_into_the_last_tenth() -> None:
     """A confidence of one that is right is no gap; one that is wrong is all of it."""
-    assert [confidence_gap(np.ones(1), np.array([right]), np.ones(1)) for right in (True, False)] == [0.0, 100.0]
+    assert [
+        confidence_gap(np.ones(1), np.array([right]), np.ones(1))
+        for right in (True, False)
+    ] == [0.0, 100.0]
 
 
 def test_a_calibrated_router_is_as_sure_as_it_is_right(router: Router) -> None:
-    """Three of four texts right in every domain: fitted, the confidence is 75 % and the gap is gone."""
-    texts = {"x": ["a", "a", "a", "b"], "y": ["b", "b", "b", "c"], "z": ["c", "c", "c", "a"]}
+    """Three of four texts right in every domain: fitted, the confidence is 75 % and the gap is
+    gone.
+    """
+    texts = {
+        "x": ["a", "a", "a", "b"],
+        "y": ["b", "b", "b", "c"],
+        "z": ["c", "c", "c", "a"],
+    }
     fitted = calibrate(router, texts)
-    sure = router.with_confidence(temperature=fitted.temperature, half=fitted.half, tail=fitted.tail)
+    sure = router.with_confidence(
+        temperature=fitted.temperature, half=fitted.half, tail=fitted.tail
+    )
     assert fitted.texts == 12
     assert sure.route("a").confidence == pytest.approx(0.75, abs=1e-6)
     assert fitted.gap_before == pytest.approx(100 * abs(math.e / (math.e + 2) - 0.75))
@@ -126,15 +157,23 @@ def test_domains_weigh_the_same_in_calibration(router: Router) -> None:
     """A domain whose texts are there ten times over does not pull the temperature."""
     texts = {"x": ["a", "b"], "y": ["b", "b", "b", "c"], "z": ["c", "c", "c", "a"]}
     more = {**texts, "x": texts["x"] * 10}
-    assert calibrate(router, more).temperature == pytest.approx(calibrate(router, texts).temperature, rel=1e-6)
-    assert calibrate(router, more).gap_before == pytest.approx(calibrate(router, texts).gap_before, rel=1e-9)
+    assert calibrate(router, more).temperature == pytest.approx(
+        calibrate(router, texts).temperature, rel=1e-6
+    )
+    assert calibrate(router, more).gap_before == pytest.approx(
+        calibrate(router, texts).gap_before, rel=1e-9
+    )
 
 
 def test_calibrating_again_changes_nothing(router: Router) -> None:
-    """The temperature is fitted to scores, not to the confidence of before; only the gap before is."""
+    """The temperature is fitted to scores, not to the confidence of before; only the gap before
+    is.
+    """
     texts = {"x": ["a", "a", "b"], "y": ["b", "b", "c"], "z": ["c", "c", "a"]}
     once = calibrate(router, texts)
-    fitted = router.with_confidence(temperature=once.temperature, half=once.half, tail=once.tail)
+    fitted = router.with_confidence(
+        temperature=once.temperature, half=once.half, tail=once.tail
+    )
     again = calibrate(fitted, texts)
     assert again.temperature == once.temperature
     assert again.gap_before == again.gap_after == once.gap_after
@@ -142,55 +181,101 @@ def test_calibrating_again_changes_nothing(router: Router) -> None:
 
 def beginnings(text: str) -> list[str]:
     """A text and its first 4, 8, … 256 letters, where it is longer."""
-    return [text[:limit] for limit in (4, 8, 16, 32, 64, 128, 256) if len(text) > limit] + [text]
+    return [
+        text[:limit] for limit in (4, 8, 16, 32, 64, 128, 256) if len(text) > limit
+    ] + [text]
 
 
 @given(
-    tail=st.sampled_from([0.0, 1 / 2, 1 / 4, 1 / 8]) | st.floats(1e-3, 1), row=st.lists(st.floats(0, 1e6), max_size=5)
+    tail=st.sampled_from([0.0, 1 / 2, 1 / 4, 1 / 8]) | st.floats(1e-3, 1),
+    row=st.lists(st.floats(0, 1e6), max_size=5),
 )
-def test_the_chance_of_the_domain_ahead_is_that_of_the_definition(tail: float, row: list[float]) -> None:
+def test_the_chance_of_the_domain_ahead_is_that_of_the_definition(
+    tail: float, row: list[float]
+) -> None:
     """One over the sum of odds, whichever way powers are taken."""
     distances = np.array([[0.0, *row]])
     logs = [-math.log1p(tail * each) / tail if tail else -each for each in distances[0]]
     curve = Confidence(half=4, tail=tail)
     assert log_odds(curve, distances)[0].tolist() == pytest.approx(logs, rel=1e-12)
-    assert confidences(curve, distances).tolist() == pytest.approx([1 / sum(map(math.exp, logs))], rel=1e-9)
+    assert confidences(curve, distances).tolist() == pytest.approx(
+        [1 / sum(map(math.exp, logs))], rel=1e-9
+    )
 
 
-def surprise(temperature: float, curve: Confidence, rows: list[tuple[int, list[int]]], weights: list[float]) -> float:
-    """The weighted negative log-likelihood of domains, by its definition, from how often each one's letter is there."""
+def surprise(
+    temperature: float,
+    curve: Confidence,
+    rows: list[tuple[int, list[int]]],
+    weights: list[float],
+) -> float:
+    """The weighted negative log-likelihood of domains, by its definition, from how often each one's
+    letter is there.
+    """
     total = 0.0
     for (label, counts), weight in zip(rows, weights, strict=True):
         size = sum(counts)
-        distances = [(max(counts) - count) / size * size / (size + curve.half) / temperature for count in counts]
-        logs = [-math.log1p(curve.tail * each) / curve.tail if curve.tail else -each for each in distances]
+        distances = [
+            (max(counts) - count) / size * size / (size + curve.half) / temperature
+            for count in counts
+        ]
+        logs = [
+            -math.log1p(curve.tail * each) / curve.tail if curve.tail else -each
+            for each in distances
+        ]
         total -= weight * (logs[label] - math.log(sum(map(math.exp, logs))))
     return total
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_nothing_else_that_is_tried_makes_texts_and_their_beginnings_more_likely(router: Router, seed: int) -> None:
+def test_nothing_else_that_is_tried_makes_texts_and_their_beginnings_more_likely(
+    router: Router, seed: int
+) -> None:
     """Every domain weighs the same, whatever the number and length of its texts."""
     rng = np.random.default_rng(seed)
     texts = {
-        name: ["".join(rng.choice([*"abc", own, own], size)) for size in rng.integers(1, 40, count)]
+        name: [
+            "".join(rng.choice([*"abc", own, own], size))
+            for size in rng.integers(1, 40, count)
+        ]
         for name, own, count in (("x", "a", 4), ("y", "b", 7), ("z", "c", 10))
     }
-    parts = [(place, part) for place, name in enumerate(DOMAINS) for text in texts[name] for part in beginnings(text)]
+    parts = [
+        (place, part)
+        for place, name in enumerate(DOMAINS)
+        for text in texts[name]
+        for part in beginnings(text)
+    ]
     rows = [(place, [part.count(letter) for letter in "abc"]) for place, part in parts]
     sizes = np.bincount([place for place, _ in rows])
     weights = [1 / sizes[place] / 3 for place, _ in rows]
     fitted = calibrate(router, texts)
-    found = surprise(fitted.temperature, Confidence(half=fitted.half, tail=fitted.tail), rows, weights)
+    found = surprise(
+        fitted.temperature,
+        Confidence(half=fitted.half, tail=fitted.tail),
+        rows,
+        weights,
+    )
     heats = np.logspace(-3, 2, 100).tolist()
-    assert found <= min(surprise(heat, curve, rows, weights) for heat in heats for curve in CURVES) + 1e-9
+    assert (
+        found
+        <= min(
+            surprise(heat, curve, rows, weights) for heat in heats for curve in CURVES
+        )
+        + 1e-9
+    )
     assert fitted.texts == 21
 
 
-def test_texts_that_are_all_right_or_all_wrong_have_a_finite_temperature(router: Router) -> None:
-    """Where the best would be infinitely sharp or flat, the search ends at its edge; without differences it is 1."""
+def test_texts_that_are_all_right_or_all_wrong_have_a_finite_temperature(
+    router: Router,
+) -> None:
+    """Where the best would be infinitely sharp or flat, the search ends at its edge; without
+    differences it is 1.
+    """
     right, wrong = (
-        {name: [letter] for name, letter in zip(DOMAINS, letters, strict=True)} for letters in ("abc", "bca")
+        {name: [letter] for name, letter in zip(DOMAINS, letters, strict=True)}
+        for letters in ("abc", "bca")
     )
     assert 0 < calibrate(router, right).temperature < 0.1
     assert 100 < calibrate(router, wrong).temperature < math.inf
@@ -206,19 +291,31 @@ def test_texts_without_tokens_cannot_calibrate(router: Router) -> None:
 def test_votes_are_calibrated_too(router: Router, name: str) -> None:
     """Every selector's scores can be fitted."""
     selector = Selector("entropy", 2) if name == "entropy" else Selector("all")
-    texts = {"x": ["aaa", "aab", "abb"], "y": ["bbb", "bbc", "bcc"], "z": ["ccc", "cca", "caa"]}
+    texts = {
+        "x": ["aaa", "aab", "abb"],
+        "y": ["bbb", "bbc", "bcc"],
+        "z": ["ccc", "cca", "caa"],
+    }
     fitted = calibrate(router.with_selector(selector), texts)
     assert fitted.gap_after <= fitted.gap_before
 
 
-COUNTS = st.lists(st.integers(0, MAX_HELD_OUT_DOCUMENTS * (len(_BEGINNING_TOKENS) + 1)), min_size=1)
+COUNTS = st.lists(
+    st.integers(0, MAX_HELD_OUT_DOCUMENTS * (len(_BEGINNING_TOKENS) + 1)), min_size=1
+)
 
 
-@given(counts=COUNTS, holders=st.integers(1, MAX_HOLDERS - 1), others=st.tuples(st.integers(0, 9), st.integers(0, 9)))
+@given(
+    counts=COUNTS,
+    holders=st.integers(1, MAX_HOLDERS - 1),
+    others=st.tuples(st.integers(0, 9), st.integers(0, 9)),
+)
 def test_sums_of_paired_counts_are_the_pairs_of_the_sums(
     counts: list[int], holders: int, others: tuple[int, int]
 ) -> None:
-    """However many holders count as much as may be: nothing of the one count runs over into the other."""
+    """However many holders count as much as may be: nothing of the one count runs over into the
+    other.
+    """
     row = np.array(counts, dtype=np.int64)
     more = np.resize(np.array(others, dtype=np.int64), row.shape)
     found = unpaired(paired(row) * holders + paired(more))

@@ -1,4 +1,6 @@
-"""Follow-ups: what goes on with any subject stays, in five languages, and a new subject is followed."""
+"""Follow-ups: what goes on with any subject stays, in five languages, and a new subject is
+followed.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ from ridgeway.coordinator.solving.solve import solve_router
 from tests.support.serving import release_of
 
 TURNS = Path(__file__).parents[2] / "data" / "turns.jsonl"
-"""Written by hand: follow-ups, whose topic is null, and questions. The rule was chosen on the part `choosing`."""
+"""Written by hand: follow-ups, whose topic is null, and questions. The rule was chosen on the part
+`choosing`.
+"""
 DOMAINS = ("code", "law")
 
 
@@ -57,22 +61,35 @@ def questions(smollm2: TableEncoder, sentences: SentenceEncoder) -> Router:
         sums.add(*encoder.tokenizer.encode_many(texts))
         return sums.statistics(sums.state()).gram
 
-    known = {topic: texts for topic, texts in turns("choosing").items() if topic is not None}
+    known = {
+        topic: texts for topic, texts in turns("choosing").items() if topic is not None
+    }
     grams = [gram(texts) for texts in known.values()]
-    total = Statistics(np.sum(grams, axis=0), np.stack([each[:, -1] for each in grams], axis=1))
+    total = Statistics(
+        np.sum(grams, axis=0), np.stack([each[:, -1] for each in grams], axis=1)
+    )
     compiled = compile_router(encoder, solve_router(total, encoder, Ridge()).weights)
     return Router(tuple(known), compiled, encoder.tokenizer, Selector())
 
 
-def test_follow_ups_stay_and_new_topics_are_followed_in_five_languages(questions: Router) -> None:
+def test_follow_ups_stay_and_new_topics_are_followed_in_five_languages(
+    questions: Router,
+) -> None:
     """Of the half that the rule was not chosen on, wherever the chat is: at its fallback, too."""
     stayed: list[bool] = []
     followed: list[bool] = []
     for topic, texts in turns("aside").items():
         for text in texts:
             decision = questions.route(text)
-            places = [place for place in (None, *questions.domains) if place is None or place != topic]
-            stays = [evidence_to_leave(questions, decision, place, text).stays for place in places]
+            places = [
+                place
+                for place in (None, *questions.domains)
+                if place is None or place != topic
+            ]
+            stays = [
+                evidence_to_leave(questions, decision, place, text).stays
+                for place in places
+            ]
             if topic is None:
                 stayed += stays
             elif decision.best == topic:
@@ -84,7 +101,9 @@ def test_follow_ups_stay_and_new_topics_are_followed_in_five_languages(questions
 
 
 def test_a_long_text_that_is_like_no_phrase_is_followed(questions: Router) -> None:
-    evidence = evidence_to_leave(questions, questions.route("and why?"), "law", "and why?")
+    evidence = evidence_to_leave(
+        questions, questions.route("and why?"), "law", "and why?"
+    )
     assert evidence.stays
     assert evidence.follow_up
     text = turns("choosing")["physics"][0] * 5
@@ -104,11 +123,22 @@ def decision(confidence: float, abstained: bool = False) -> Decision:
 
 
 @given(p=st.floats(0.51, 0.99), characters=st.integers(1, 200))
-def test_more_evidence_is_never_less_clear(table: Router, p: float, characters: int) -> None:
-    """Clear stays clear in longer texts and with higher odds; an abstention is not clear, nor is the own domain."""
+def test_more_evidence_is_never_less_clear(
+    table: Router, p: float, characters: int
+) -> None:
+    """Clear stays clear in longer texts and with higher odds; an abstention is not clear, nor is
+    the own domain.
+    """
 
-    def stays(confidence: float, characters: int, domain: str | None = "law", abstained: bool = False) -> bool:
-        return evidence_to_leave(table, decision(confidence, abstained), domain, "x" * characters).stays
+    def stays(
+        confidence: float,
+        characters: int,
+        domain: str | None = "law",
+        abstained: bool = False,
+    ) -> bool:
+        return evidence_to_leave(
+            table, decision(confidence, abstained), domain, "x" * characters
+        ).stays
 
     if not stays(p, characters):
         assert not stays(p, max(characters, 200))

@@ -10,7 +10,12 @@ import pytest
 from ridgeway.client.sums.accumulate import accumulators
 from ridgeway.common.base.settings import DEFAULT, Confidence, WordFeatures
 from ridgeway.common.encoding.sentence_encoder import UseEncoder
-from ridgeway.common.encoding.table_encoder import TableEncoder, usual_sampling, with_sentences, with_words
+from ridgeway.common.encoding.table_encoder import (
+    TableEncoder,
+    usual_sampling,
+    with_sentences,
+    with_words,
+)
 from ridgeway.common.routing.router import Router
 from ridgeway.common.routing.sentence_table import compile_router
 from ridgeway.common.statistics.sums import Integers, Statistics
@@ -26,32 +31,48 @@ def router(smollm2: TableEncoder, sentences: UseEncoder) -> Router:
 
 def learnt(encoder: TableEncoder, training: Mapping[str, Sequence[str]]) -> Router:
     grams = [summed(encoder, texts) for texts in training.values()]
-    total = Statistics(np.sum(grams, axis=0), np.stack([gram[:, -1] for gram in grams], axis=1))
+    total = Statistics(
+        np.sum(grams, axis=0), np.stack([gram[:, -1] for gram in grams], axis=1)
+    )
     weights = solve_router(total, encoder, DEFAULT.ridge).weights
     compiled = compile_router(encoder, weights)
-    return Router(tuple(training), compiled, encoder.tokenizer, DEFAULT.selector, Confidence())
+    return Router(
+        tuple(training), compiled, encoder.tokenizer, DEFAULT.selector, Confidence()
+    )
 
 
 def summed(encoder: TableEncoder, texts: Sequence[str]) -> Integers:
-    sums = accumulators(encoder.table, usual_sampling(encoder), encoder.words, encoder.sentences)()
-    ids, lengths = encoder.tokenizer.encode_many(list(texts) * 2)  # with copies that are not mistyped
+    sums = accumulators(
+        encoder.table, usual_sampling(encoder), encoder.words, encoder.sentences
+    )()
+    ids, lengths = encoder.tokenizer.encode_many(
+        list(texts) * 2
+    )  # with copies that are not mistyped
     sums.add(ids, lengths)
     return sums.statistics(sums.state()).gram
 
 
 def share_right(router: Router, prompts: Mapping[str, Sequence[str]]) -> float:
-    decided = [(domain, router.route(text).best) for domain, texts in prompts.items() for text in texts]
+    decided = [
+        (domain, router.route(text).best)
+        for domain, texts in prompts.items()
+        for text in texts
+    ]
     return float(np.mean([domain == best for domain, best in decided]))
 
 
 def test_prompts_in_other_languages_find_their_domain(router: Router) -> None:
     """Two domains are learnt in German, three in English; prompts are in six other languages."""
-    found = {language: share_right(router, prompts) for language, prompts in PROMPTS.items()}
+    found = {
+        language: share_right(router, prompts) for language, prompts in PROMPTS.items()
+    }
     assert np.mean(list(found.values())) >= 0.8, found
     assert min(found.values()) >= 0.6, found
 
 
 def test_another_language_is_mostly_read_as_sentences(router: Router) -> None:
     """The table of an English model is unsure of most of them, so the sentence encoder decides."""
-    texts = [text for prompts in PROMPTS.values() for own in prompts.values() for text in own]
+    texts = [
+        text for prompts in PROMPTS.values() for own in prompts.values() for text in own
+    ]
     assert np.mean([router.route(text).router == "sentences" for text in texts]) > 0.5

@@ -32,7 +32,10 @@ def router(tmp_path_factory: pytest.TempPathFactory) -> Router:
 def test_a_chat_is_routed_by_its_turns(router: Router) -> None:
     """As the service routes it: a list of messages, whose parts other than text are passed over."""
     code, law = (prompt_for(domain, DOMAINS) for domain in ("code", "law"))
-    parts = [{"type": "image_url", "image_url": {"url": code}}, {"type": "text", "text": law}]
+    parts = [
+        {"type": "image_url", "image_url": {"url": code}},
+        {"type": "text", "text": law},
+    ]
     chat: list[Any] = [
         {"role": "system", "content": code},
         {"role": "assistant", "content": None, "tool_calls": []},
@@ -53,18 +56,31 @@ def test_a_chat_is_routed_by_its_turns(router: Router) -> None:
         (b"text", "a prompt of type bytes cannot be routed"),
         ({"role": "user", "content": "x"}, "a prompt of type dict cannot be routed"),
         (["x"], "message 0 of type str cannot be routed"),
-        ([{"role": "user", "content": "x"}, {"content": "x"}], "message 1 of type dict cannot be routed"),
-        ([{"role": "user", "content": 7}], "the content of message 0 of type int cannot be routed"),
-        ([{"role": "user", "content": ["x"]}], "the content of message 0 of type list cannot be routed"),
+        (
+            [{"role": "user", "content": "x"}, {"content": "x"}],
+            "message 1 of type dict cannot be routed",
+        ),
+        (
+            [{"role": "user", "content": 7}],
+            "the content of message 0 of type int cannot be routed",
+        ),
+        (
+            [{"role": "user", "content": ["x"]}],
+            "the content of message 0 of type list cannot be routed",
+        ),
     ],
 )
-def test_a_wrong_type_is_named_with_what_to_pass(router: Router, wrong: Any, named: str) -> None:
+def test_a_wrong_type_is_named_with_what_to_pass(
+    router: Router, wrong: Any, named: str
+) -> None:
     """In one sentence, from every method that takes a prompt."""
     for method in (router.route, router.explain):
         with pytest.raises(InputError) as caught:
             method(wrong)
         assert str(caught.value).startswith(named)
-        assert 'pass a text, or a chat as a list of {"role": "user"' in str(caught.value)
+        assert 'pass a text, or a chat as a list of {"role": "user"' in str(
+            caught.value
+        )
     with pytest.raises(InputError, match=named):
         router.route_many(["x", wrong])
 
@@ -86,11 +102,23 @@ def test_messages_of_clients_are_routed_as_they_are(router: Router) -> None:
     code, law = (prompt_for(domain, DOMAINS) for domain in ("code", "law"))
     plain = [{"role": "assistant", "content": code}, {"role": "user", "content": law}]
     openai = [ChatCompletionMessage(role="assistant", content=code), plain[1]]
-    anthropic = [{"role": "assistant", "content": [TextBlock(type="text", text=code)]}, plain[1]]
-    langchain = [SimpleNamespace(type="ai", content=code), SimpleNamespace(type="human", content=law)]
+    anthropic = [
+        {"role": "assistant", "content": [TextBlock(type="text", text=code)]},
+        plain[1],
+    ]
+    langchain = [
+        SimpleNamespace(type="ai", content=code),
+        SimpleNamespace(type="human", content=law),
+    ]
     for chat in (openai, anthropic, langchain):
         assert router.route(chat) == router.route(plain)
-    tool = {"role": "user", "content": [{"type": "tool_result", "content": code}, {"type": "text", "text": code}]}
+    tool = {
+        "role": "user",
+        "content": [
+            {"type": "tool_result", "content": code},
+            {"type": "text", "text": code},
+        ],
+    }
     assert router.route([plain[1], tool]) == router.route(law)
 
 
@@ -107,11 +135,16 @@ def test_a_router_is_loaded_with_its_own_threshold(tmp_path: Path) -> None:
     """And names the fallback below it."""
     release_of(tmp_path / "release", DOMAINS)
     router = Router.load(tmp_path / "release", threshold=0.9, fallback="generalist")
-    assert (router.route("?").domain, router.route("?").reason) == ("generalist", "low_confidence")
+    assert (router.route("?").domain, router.route("?").reason) == (
+        "generalist",
+        "low_confidence",
+    )
     assert router.route(prompt_for("law", DOMAINS)).domain == "law"
 
 
-def test_a_followed_router_takes_the_next_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_followed_router_takes_the_next_release(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A good one takes the place of the old one; a bad one is refused, and the reason is told."""
     folder = tmp_path / "release"
     more: tuple[str, ...] = (*DOMAINS, "tax")
@@ -130,12 +163,18 @@ def test_a_followed_router_takes_the_next_release(tmp_path: Path, monkeypatch: p
 
 
 def test_conversations_hold_their_domain(router: Router) -> None:
-    """As the gateway holds them: by what was said, or by a name; a new topic is followed, and users are told apart."""
+    """As the gateway holds them: by what was said, or by a name; a new topic is followed, and users
+    are told apart.
+    """
     held = Conversations(router)
     code, law = (4 * prompt_for(domain, DOMAINS) for domain in ("code", "law"))
 
     def say(*said: str, **named: Any) -> tuple[str | None, bool]:
-        turns = [{"role": role, "content": text} for text in said for role in ("user", "assistant")]
+        turns = [
+            {"role": role, "content": text}
+            for text in said
+            for role in ("user", "assistant")
+        ]
         return held.route(turns[:-1], **named)[:2]
 
     assert say(law) == ("law", False)
@@ -151,10 +190,21 @@ def test_decisions_read_well_and_hold_no_markup_of_a_prompt() -> None:
     """In a terminal a line, in a notebook a table and coloured words, with everything escaped."""
     scores = {"law": 0.875, "<b>code</b>": 0.125}
     decision = Decision("law", 0.875, scores, False, "law", 12)
-    assert repr(decision) == "<Decision law, 87.5 %; law 87.5 %, <b>code</b> 12.5 %; 12 tokens>"
-    assert repr(decision._replace(abstained=True)).startswith("<Decision law, abstained;")
-    assert repr(decision._replace(scores={str(place): 0.1 for place in range(9)})).endswith("and 4 more; 12 tokens>")
-    words = (WordWeight("<script>", "law", 0.5), WordWeight(" the", "law", -0.25), WordWeight("", "law", 0.0))
+    assert (
+        repr(decision)
+        == "<Decision law, 87.5 %; law 87.5 %, <b>code</b> 12.5 %; 12 tokens>"
+    )
+    assert repr(decision._replace(abstained=True)).startswith(
+        "<Decision law, abstained;"
+    )
+    assert repr(
+        decision._replace(scores={str(place): 0.1 for place in range(9)})
+    ).endswith("and 4 more; 12 tokens>")
+    words = (
+        WordWeight("<script>", "law", 0.5),
+        WordWeight(" the", "law", -0.25),
+        WordWeight("", "law", 0.0),
+    )
     explanation = Explanation(decision, "<b>code</b>", 0.25, words)
     assert "law over <b>code</b> by 0.2500; '<script>' +0.5000" in repr(explanation)
     for shown in (decision._repr_html_(), explanation._repr_html_()):

@@ -1,4 +1,6 @@
-"""What belongs to no domain: how far a score stands out, and the chance that is learnt from counts of it."""
+"""What belongs to no domain: how far a score stands out, and the chance that is learnt from counts
+of it.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +18,23 @@ from ridgeway.common.base.settings import Confidence, Scope, Selector
 from ridgeway.common.routing.decision import prominence
 from ridgeway.common.routing.evaluation import beginnings, calibrate
 from ridgeway.common.routing.router import Router
-from ridgeway.common.routing.scope import _BINS, SCOPE_COUNTS_SHAPE, fit_scope, scope_counts, separation
+from ridgeway.common.routing.scope import (
+    _BINS,
+    SCOPE_COUNTS_SHAPE,
+    fit_scope,
+    scope_counts,
+    separation,
+)
 from ridgeway.common.routing.token_table import compile_table
 from tests.support.tiny import LETTERS, tiny_encoder
 
 ENCODER = tiny_encoder()
 DOMAINS = ("code", "law", "medicine", "music")
-many_scores = arrays(np.float64, st.tuples(st.integers(1, 6), st.integers(2, 9)), elements=st.floats(-9, 9, width=32))
+many_scores = arrays(
+    np.float64,
+    st.tuples(st.integers(1, 6), st.integers(2, 9)),
+    elements=st.floats(-9, 9, width=32),
+)
 
 
 @given(many_scores)
@@ -35,7 +47,9 @@ def test_prominence_lies_between_nought_and_one(scores: Any) -> None:
 
 @given(many_scores)
 def test_counts_are_of_every_text_twice(scores: Any) -> None:
-    """Once by all domains, once by all but its own, in the same length; of two domains nothing is told."""
+    """Once by all domains, once by all but its own, in the same length; of two domains nothing is
+    told.
+    """
     voters = np.arange(1, len(scores) + 1) ** 4
     counts = scope_counts(scores, voters, 0)
     assert counts.shape == SCOPE_COUNTS_SHAPE
@@ -44,21 +58,31 @@ def test_counts_are_of_every_text_twice(scores: Any) -> None:
 
 
 def chance_of(scope: Scope, above: Any, tokens: int) -> Any:
-    return 1 / (1 + np.exp(-(scope.slope * above + scope.growth * np.log(tokens) + scope.offset)))
+    return 1 / (
+        1
+        + np.exp(-(scope.slope * above + scope.growth * np.log(tokens) + scope.offset))
+    )
 
 
 def counts_of(inside: float, outside: float, size: int, seed: int) -> Any:
     """Texts of all lengths whose prominence lies about these."""
-    chance, counts = np.random.default_rng(seed), np.zeros(SCOPE_COUNTS_SHAPE, dtype=np.int64)
+    chance, counts = (
+        np.random.default_rng(seed),
+        np.zeros(SCOPE_COUNTS_SHAPE, dtype=np.int64),
+    )
     for place, centre in enumerate((inside, outside)):
         for length in range(SCOPE_COUNTS_SHAPE[0]):
             drawn = np.clip(chance.normal(centre, 0.1, size), 0, 1 - 1e-9)
-            counts[length, :, place] = np.bincount((drawn * _BINS).astype(int), minlength=_BINS)
+            counts[length, :, place] = np.bincount(
+                (drawn * _BINS).astype(int), minlength=_BINS
+            )
     return counts
 
 
 def test_the_chance_is_learnt_where_the_two_differ() -> None:
-    """It rises with prominence, is even where both are as frequent, and keeps nearly all that belongs."""
+    """It rises with prominence, is even where both are as frequent, and keeps nearly all that
+    belongs.
+    """
     counts = counts_of(0.7, 0.4, 500, 1)
     scope = fit_scope([counts, counts])
     assert scope is not None
@@ -78,7 +102,9 @@ def test_nothing_is_learnt_where_nothing_can_be() -> None:
 
 
 def scoped_router(least: float = 0.5) -> Router:
-    weights = np.random.default_rng(5).standard_normal((ENCODER.width + 1, len(DOMAINS)))
+    weights = np.random.default_rng(5).standard_normal(
+        (ENCODER.width + 1, len(DOMAINS))
+    )
     compiled = compile_table(ENCODER.table, ENCODER.scale, weights)
     confidence = Confidence(scope=Scope(9.0, 0.3, -4.0, least))
     return Router(DOMAINS, compiled, ENCODER.tokenizer, Selector(), confidence)
@@ -86,7 +112,9 @@ def scoped_router(least: float = 0.5) -> Router:
 
 @given(st.lists(st.text(LETTERS + "?! ", max_size=20), min_size=1, max_size=5))
 def test_a_decision_s_chance_is_that_of_its_prominence(prompts: list[str]) -> None:
-    """The same by the router, one by one or together, as by arrays; without letters or digits there is none."""
+    """The same by the router, one by one or together, as by arrays; without letters or digits there
+    is none.
+    """
     router = scoped_router()
     scope = router.confidence.scope
     assert scope is not None
@@ -94,11 +122,19 @@ def test_a_decision_s_chance_is_that_of_its_prominence(prompts: list[str]) -> No
     assert found == [router.route(prompt) for prompt in prompts]
     for prompt, decision in zip(prompts, found, strict=True):
         assert decision.scope is not None
-        scores, voters = beginnings(router.compiled, router.selector, *router.tokenizer.encode_many([prompt]))
+        scores, voters = beginnings(
+            router.compiled, router.selector, *router.tokenizer.encode_many([prompt])
+        )
         if not any(map(str.isalnum, prompt)) or not voters[-1:]:
-            assert (decision.scope, decision.belongs, decision.abstained) == (0.0, False, True)
+            assert (decision.scope, decision.belongs, decision.abstained) == (
+                0.0,
+                False,
+                True,
+            )
             continue
-        assert decision.scope == pytest.approx(chance_of(scope, prominence(scores)[-1], voters[-1]))
+        assert decision.scope == pytest.approx(
+            chance_of(scope, prominence(scores)[-1], voters[-1])
+        )
         assert decision.belongs == (decision.scope >= scope.least)
         assert decision.abstained == (not decision.belongs)
 
@@ -113,16 +149,25 @@ def test_text_that_belongs_nowhere_goes_to_the_fallback_if_there_is_one() -> Non
 
 
 def test_a_router_abstains_where_a_domain_is_ahead_that_no_expert_is_for() -> None:
-    """On its prompts alone, and not where the router is told never to abstain; the manifest keeps the name."""
+    """On its prompts alone, and not where the router is told never to abstain; the manifest keeps
+    the name.
+    """
     router = scoped_router()
     best = router.route("aaaa").best
     plain = router.confidence.abstaining(scope=0.0)
     outside = replace(plain, outside=(best,))
     decision = router.with_confidence(outside=(best,)).route("aaaa")
-    assert (decision.domain, decision.best, decision.reason) == (None, best, "out_of_scope")
+    assert (decision.domain, decision.best, decision.reason) == (
+        None,
+        best,
+        "out_of_scope",
+    )
     others = [letter * 4 for letter in LETTERS if router.route(letter * 4).best != best]
     assert others
-    assert not any(each.abstained for each in replace(router, confidence=outside).route_many(others))
+    assert not any(
+        each.abstained
+        for each in replace(router, confidence=outside).route_many(others)
+    )
     assert Confidence.of_json(outside.to_json()) == outside
     assert "outside" not in plain.to_json()
     assert outside.abstaining(threshold=0) == plain
@@ -131,7 +176,10 @@ def test_a_router_abstains_where_a_domain_is_ahead_that_no_expert_is_for() -> No
 def test_calibration_learns_the_scope_of_a_router() -> None:
     """From the texts themselves what holders would count of them."""
     router = scoped_router()
-    texts = {name: [f"{letter * 9}{other}" for other in LETTERS] for name, letter in zip(DOMAINS, "abcd", strict=True)}
+    texts = {
+        name: [f"{letter * 9}{other}" for other in LETTERS]
+        for name, letter in zip(DOMAINS, "abcd", strict=True)
+    }
     ids = [router.tokenizer.encode_many(texts[name]) for name in DOMAINS]
     scores = [beginnings(router.compiled, router.selector, *each) for each in ids]
     counts = [scope_counts(*each, place) for place, each in enumerate(scores)]
@@ -146,8 +194,12 @@ def test_a_scope_survives_its_manifest_and_one_without_reads_as_before() -> None
     assert Confidence.of_json({"temperature": 2.0}) == Confidence(temperature=2.0)
 
 
-@pytest.mark.parametrize("facts", [(0, 0, 0, 0.5), (np.nan, 0, 0, 0.5), (1, np.inf, 0, 0.5), (1, 0, 0, 2)])
-def test_a_scope_that_cannot_be_is_refused(facts: tuple[float, float, float, float]) -> None:
+@pytest.mark.parametrize(
+    "facts", [(0, 0, 0, 0.5), (np.nan, 0, 0, 0.5), (1, np.inf, 0, 0.5), (1, 0, 0, 2)]
+)
+def test_a_scope_that_cannot_be_is_refused(
+    facts: tuple[float, float, float, float],
+) -> None:
     """A falling chance, or one that is no number."""
     with pytest.raises(InputError):
         Scope(*facts)
@@ -159,7 +211,10 @@ def test_a_threshold_of_zero_never_abstains() -> None:
     never = replace(router, confidence=router.confidence.abstaining(threshold=0))
     for text in ("abc", "", "?!"):
         assert router.route(text).reason == "out_of_scope"
-        assert (never.route(text).abstained, never.route(text).domain) == (False, never.route(text).best)
+        assert (never.route(text).abstained, never.route(text).domain) == (
+            False,
+            never.route(text).best,
+        )
     half = router.confidence.abstaining(threshold=0, scope=0.99)
     assert half == router.confidence
     lower = router.confidence.abstaining(scope=0.2).scope

@@ -31,7 +31,9 @@ def test_lines_of_json_hold_one_score_or_many(tmp_path: Path) -> None:
 
 
 def test_csv_holds_one_score_a_line(tmp_path: Path) -> None:
-    """As spreadsheets write it: line breaks in cells, a mark at the beginning, empty cells for what is missing."""
+    """As spreadsheets write it: line breaks in cells, a mark at the beginning, empty cells for what
+    is missing.
+    """
     path = tmp_path / "scores.CSV"
     path.write_bytes(b"\xef\xbb\xbf" + CSV.encode())
     assert list(read_scores(path)) == [
@@ -44,22 +46,52 @@ def test_csv_holds_one_score_a_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [
-        ("a.jsonl", '{"prompt": "x", "expert": "e", "score": 1.5}', "line 1: a score is a number from 0 to 1"),
-        ("a.jsonl", '\n{"prompt": "x", "expert": "e", "score": -0.1}', "line 2: a score"),
-        ("a.jsonl", '{"prompt": "x", "expert": "e", "score": NaN}', "a score is a number"),
-        ("a.jsonl", '{"prompt": "x", "expert": "e", "score": [1]}', "a score is a number"),
-        ("a.jsonl", '{"prompt": "x", "expert": "e", "score": ' + "9" * 400 + "}", "a score is a number"),
+        (
+            "a.jsonl",
+            '{"prompt": "x", "expert": "e", "score": 1.5}',
+            "line 1: a score is a number from 0 to 1",
+        ),
+        (
+            "a.jsonl",
+            '\n{"prompt": "x", "expert": "e", "score": -0.1}',
+            "line 2: a score",
+        ),
+        (
+            "a.jsonl",
+            '{"prompt": "x", "expert": "e", "score": NaN}',
+            "a score is a number",
+        ),
+        (
+            "a.jsonl",
+            '{"prompt": "x", "expert": "e", "score": [1]}',
+            "a score is a number",
+        ),
+        (
+            "a.jsonl",
+            '{"prompt": "x", "expert": "e", "score": ' + "9" * 400 + "}",
+            "a score is a number",
+        ),
         ("a.jsonl", '{"prompt": "x", "score": 1}', "the expert is missing"),
         ("a.jsonl", '{"prompt": "x", "scores": [1]}', "the expert is missing"),
-        ("a.jsonl", '{"expert": "e", "score": 1}', "a score needs a prompt or a domain"),
+        (
+            "a.jsonl",
+            '{"expert": "e", "score": 1}',
+            "a score needs a prompt or a domain",
+        ),
         ("a.jsonl", '{"prompt": 3, "expert": "e", "score": 1}', "holds int, not text"),
         ("a.jsonl", "prompt,expert,score", "not JSON"),
         ("a.csv", "prompt,expert,score\nx,e,yes\n", "line 2: a score is a number"),
-        ("a.csv", "question,expert,score\nx,e,1\n", "a score needs a prompt or a domain"),
+        (
+            "a.csv",
+            "question,expert,score\nx,e,1\n",
+            "a score needs a prompt or a domain",
+        ),
         ("a.csv", 'prompt,expert,score\n"x,e,1\n', "not CSV"),
     ],
 )
-def test_a_line_that_cannot_be_used_is_named(tmp_path: Path, name: str, text: str, said: str) -> None:
+def test_a_line_that_cannot_be_used_is_named(
+    tmp_path: Path, name: str, text: str, said: str
+) -> None:
     """In one sentence with its number."""
     path = tmp_path / name
     path.write_text(text)

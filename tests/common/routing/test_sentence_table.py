@@ -1,4 +1,6 @@
-"""Routers that read sentences: their features, the two routers of one total, and when each of them decides."""
+"""Routers that read sentences: their features, the two routers of one total, and when each of them
+decides.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,14 @@ from hypothesis import strategies as st
 from ridgeway.client.sums.accumulate import accumulators
 from ridgeway.common.base.errors import EncoderError, FormatError, ReleaseError
 from ridgeway.common.base.identity import create_identity
-from ridgeway.common.base.settings import FEATURE_LIMIT, Confidence, Ridge, Sampling, Selector, WordFeatures
+from ridgeway.common.base.settings import (
+    FEATURE_LIMIT,
+    Confidence,
+    Ridge,
+    Sampling,
+    Selector,
+    WordFeatures,
+)
 from ridgeway.common.encoding import table_encoder
 from ridgeway.common.encoding.encoder_files import load_encoder, save_encoder
 from ridgeway.common.encoding.sentence_encoder import UseEncoder
@@ -26,18 +35,39 @@ from ridgeway.common.encoding.sentence_features import (
     pieces_of,
     random_signs,
 )
-from ridgeway.common.encoding.table_encoder import TableEncoder, of_table_alone, with_sentences, with_words
+from ridgeway.common.encoding.table_encoder import (
+    TableEncoder,
+    of_table_alone,
+    with_sentences,
+    with_words,
+)
 from ridgeway.common.routing.decision import SENTENCES, TABLE
-from ridgeway.common.routing.release import CASCADE, MANIFEST, load_release, save_release
+from ridgeway.common.routing.release import (
+    CASCADE,
+    MANIFEST,
+    load_release,
+    save_release,
+)
 from ridgeway.common.routing.router import Router, router_of
-from ridgeway.common.routing.sentence_table import Cascade, SentenceTable, compile_router, without_domain
+from ridgeway.common.routing.sentence_table import (
+    Cascade,
+    SentenceTable,
+    compile_router,
+    without_domain,
+)
 from ridgeway.common.statistics.sums import Integers, Statistics
 from ridgeway.coordinator.solving.solve import solve, solve_router
 from tests.support.tiny import tiny_encoder
 
 SAMPLING = Sampling(4, stride=8, units=5, opening=3)
 TEXTS = {
-    "cooking": ["bake the bread", "boil an egg", "peel a potato and fry it", "salt the soup", "how long to cook rice"],
+    "cooking": [
+        "bake the bread",
+        "boil an egg",
+        "peel a potato and fry it",
+        "salt the soup",
+        "how long to cook rice",
+    ],
     "travel": [
         "book a flight",
         "a train to rome",
@@ -45,14 +75,22 @@ TEXTS = {
         "hotel by the sea",
         "visa for china",
     ],
-    "money": ["pay the bill", "open an account", "what is the rate of this loan", "move money", "my card is blocked"],
+    "money": [
+        "pay the bill",
+        "open an account",
+        "what is the rate of this loan",
+        "move money",
+        "my card is blocked",
+    ],
 }
 
 
 @pytest.fixture(scope="module", params=[True, False], ids=["words", "tokens"])
 def encoder(request: pytest.FixtureRequest, sentences: UseEncoder) -> TableEncoder:
     plain = tiny_encoder()
-    return with_sentences(with_words(plain, WordFeatures(width=8)) if request.param else plain, sentences)
+    return with_sentences(
+        with_words(plain, WordFeatures(width=8)) if request.param else plain, sentences
+    )
 
 
 @pytest.fixture(scope="module")
@@ -114,8 +152,13 @@ def test_pieces_are_short_few_and_evenly_spaced(sizes: list[int]) -> None:
     bounds = np.append(0, np.cumsum(sizes))
     pieces = pieces_of(bounds)
     for number, size in enumerate(sizes):
-        own = slice(pieces.firsts[number], pieces.firsts[number] + pieces.counts[number])
-        begins, ends = pieces.begins[own] - bounds[number], pieces.ends[own] - bounds[number]
+        own = slice(
+            pieces.firsts[number], pieces.firsts[number] + pieces.counts[number]
+        )
+        begins, ends = (
+            pieces.begins[own] - bounds[number],
+            pieces.ends[own] - bounds[number],
+        )
         assert 1 <= len(begins) <= MAX_PIECES
         assert begins[0] == 0
         assert ends[-1] == size
@@ -125,34 +168,52 @@ def test_pieces_are_short_few_and_evenly_spaced(sizes: list[int]) -> None:
         assert np.ptp(np.diff(begins)) <= 1 if len(begins) > 2 else True
 
 
-def test_the_features_of_a_long_sample_are_the_mean_of_its_pieces(encoder: TableEncoder) -> None:
+def test_the_features_of_a_long_sample_are_the_mean_of_its_pieces(
+    encoder: TableEncoder,
+) -> None:
     features = encoder.sentences
     assert features is not None
     ids = np.resize(encoder.tokenizer.encode("bake the bread and book a flight "), 300)
-    alone = [features.window_features(ids[a:b], np.array([0, b - a])) for a, b in ((0, 100), (100, 200), (200, 300))]
+    alone = [
+        features.window_features(ids[a:b], np.array([0, b - a]))
+        for a, b in ((0, 100), (100, 200), (200, 300))
+    ]
     added = sum(each.astype(int) for each in alone)
-    assert (features.window_features(ids, np.array([0, 300])) == (2 * added + 3) // 6).all()
+    assert (
+        features.window_features(ids, np.array([0, 300])) == (2 * added + 3) // 6
+    ).all()
 
 
 @pytest.mark.slow  # imports torch
-def test_a_device_sums_the_same_numbers(encoder: TableEncoder, sentences: UseEncoder) -> None:
+def test_a_device_sums_the_same_numbers(
+    encoder: TableEncoder, sentences: UseEncoder
+) -> None:
     from ridgeway.client.sums.gpu.gpu_sums import gpu_accumulators
 
-    on_device = gpu_accumulators(encoder.table, SAMPLING, "cpu", encoder.words, encoder.sentences)[0]()
+    on_device = gpu_accumulators(
+        encoder.table, SAMPLING, "cpu", encoder.words, encoder.sentences
+    )[0]()
     texts = TEXTS["travel"]
     on_device.add(*encoder.tokenizer.encode_many(texts))
-    assert (on_device.statistics(on_device.state()).gram == summed(encoder, texts)).all()
+    assert (
+        on_device.statistics(on_device.state()).gram == summed(encoder, texts)
+    ).all()
 
 
 def test_sums_of_parts_add_up(encoder: TableEncoder) -> None:
     texts = TEXTS["money"]
-    assert (summed(encoder, texts[:2]) + summed(encoder, texts[2:]) == summed(encoder, texts)).all()
+    assert (
+        summed(encoder, texts[:2]) + summed(encoder, texts[2:])
+        == summed(encoder, texts)
+    ).all()
 
 
 # Encoders
 
 
-def test_the_name_width_and_fingerprint_tell_of_sentences(encoder: TableEncoder, tmp_path: Path) -> None:
+def test_the_name_width_and_fingerprint_tell_of_sentences(
+    encoder: TableEncoder, tmp_path: Path
+) -> None:
     bare = of_table_alone(encoder)
     assert encoder.name == bare.name + "+sentence"
     assert encoder.fingerprint != bare.fingerprint
@@ -170,7 +231,9 @@ def test_a_card_of_another_sentence_encoder_is_refused(encoder: TableEncoder) ->
 # Two routers out of one total
 
 
-def test_the_table_is_solved_from_its_block_of_the_total(encoder: TableEncoder, total: Statistics) -> None:
+def test_the_table_is_solved_from_its_block_of_the_total(
+    encoder: TableEncoder, total: Statistics
+) -> None:
     weights = solve_router(total, encoder, Ridge()).weights
     whole, table = np.hsplit(weights, 2)
     rows = [*range(encoder.table_width), encoder.width]
@@ -180,7 +243,9 @@ def test_the_table_is_solved_from_its_block_of_the_total(encoder: TableEncoder, 
     assert not np.delete(table, rows, axis=0).any()
 
 
-def test_scores_are_those_of_the_weights(encoder: TableEncoder, total: Statistics, router: Router) -> None:
+def test_scores_are_those_of_the_weights(
+    encoder: TableEncoder, total: Statistics, router: Router
+) -> None:
     """Of a text of one window, whose features are those of a sample."""
     cascade = router.compiled
     assert isinstance(cascade, Cascade)
@@ -194,10 +259,14 @@ def test_scores_are_those_of_the_weights(encoder: TableEncoder, total: Statistic
 
 
 @pytest.mark.parametrize(("margin", "decides"), [(0.0, TABLE), (1e9, SENTENCES)])
-def test_the_margin_says_which_router_decides(router: Router, margin: float, decides: str) -> None:
+def test_the_margin_says_which_router_decides(
+    router: Router, margin: float, decides: str
+) -> None:
     cascade = router.compiled
     assert isinstance(cascade, Cascade)
-    alone = replace(router, compiled=cascade.table if decides == TABLE else cascade.sentences)
+    alone = replace(
+        router, compiled=cascade.table if decides == TABLE else cascade.sentences
+    )
     for texts in TEXTS.values():
         for text in texts:
             found = of(router, margin).route(text)
@@ -205,14 +274,21 @@ def test_the_margin_says_which_router_decides(router: Router, margin: float, dec
             assert found == alone.route(text)
 
 
-@given(st.lists(st.text("abcdeghiknorstu ", max_size=30), max_size=5), st.sampled_from([0.0, 0.3, 0.6, 1e9]))
-def test_many_prompts_are_routed_as_each_alone(router: Router, prompts: list[str], margin: float) -> None:
+@given(
+    st.lists(st.text("abcdeghiknorstu ", max_size=30), max_size=5),
+    st.sampled_from([0.0, 0.3, 0.6, 1e9]),
+)
+def test_many_prompts_are_routed_as_each_alone(
+    router: Router, prompts: list[str], margin: float
+) -> None:
     chosen = of(router, margin)
     assert chosen.route_many(prompts) == [chosen.route(prompt) for prompt in prompts]
 
 
 @given(st.text("abcdeghiknorstu ", max_size=30), st.sampled_from([0.0, 0.3, 0.6, 1e9]))
-def test_an_explanation_adds_up_to_the_decision(router: Router, prompt: str, margin: float) -> None:
+def test_an_explanation_adds_up_to_the_decision(
+    router: Router, prompt: str, margin: float
+) -> None:
     chosen = of(router, margin)
     explained = chosen.explain(prompt)
     assert explained.decision == chosen.route(prompt)
@@ -230,30 +306,50 @@ def test_a_text_without_tokens_is_not_read(router: Router) -> None:
     assert of(router, 1e9).route("").router == TABLE
 
 
-def test_a_retired_domain_leaves_both_routers(encoder: TableEncoder, total: Statistics, router: Router) -> None:
+def test_a_retired_domain_leaves_both_routers(
+    encoder: TableEncoder, total: Statistics, router: Router
+) -> None:
     kept = router.without("travel")
     weights = without_domain(solve_router(total, encoder, Ridge()).weights, 1, 3)
     again = compile_router(encoder, weights)
     assert weights.shape[1] == 4
     assert isinstance(kept.compiled, Cascade) and isinstance(again, Cascade)
-    assert np.allclose(kept.compiled.table.logits * kept.compiled.step, again.table.logits * again.step)
+    assert np.allclose(
+        kept.compiled.table.logits * kept.compiled.step, again.table.logits * again.step
+    )
 
 
 # Releases
 
 
 @pytest.fixture(scope="module")
-def release(router: Router, encoder: TableEncoder, total: Statistics, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def release(
+    router: Router,
+    encoder: TableEncoder,
+    total: Statistics,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Path:
     folder = tmp_path_factory.mktemp("release") / "made"
     facts = {
         "domains": list(router.domains),
-        "encoder": {"name": encoder.name, "fingerprint": encoder.fingerprint, **encoder.more},
+        "encoder": {
+            "name": encoder.name,
+            "fingerprint": encoder.fingerprint,
+            **encoder.more,
+        },
         "sampling": SAMPLING.to_json(),
         "selector": Selector().to_json(),
         "confidence": Confidence(calibrated=True).to_json(),
     }
     weights = solve_router(total, encoder, Ridge()).weights
-    save_release(folder, facts, weights, router.compiled, encoder.definition, create_identity(folder.parent / "key"))
+    save_release(
+        folder,
+        facts,
+        weights,
+        router.compiled,
+        encoder.definition,
+        create_identity(folder.parent / "key"),
+    )
     return folder
 
 
@@ -261,15 +357,19 @@ def release(router: Router, encoder: TableEncoder, total: Statistics, tmp_path_f
 def test_a_release_routes_as_what_it_was_made_of(release: Path, router: Router) -> None:
     loaded = router_of(load_release(release))
     for text in ["boil the soup", "a visa", ""]:
-        assert loaded.route(text)._replace(confidence=0, scores={}) == router.route(text)._replace(
-            confidence=0, scores={}
-        )
+        assert loaded.route(text)._replace(confidence=0, scores={}) == router.route(
+            text
+        )._replace(confidence=0, scores={})
     assert loaded.confidence.calibrated
 
 
-@pytest.mark.parametrize(("use", "kind"), [("always", SentenceTable), ("auto", Cascade)])
+@pytest.mark.parametrize(
+    ("use", "kind"), [("always", SentenceTable), ("auto", Cascade)]
+)
 @pytest.mark.usefixtures("real_sentence_cache")
-def test_one_can_say_which_prompts_are_read(release: Path, use: str, kind: type) -> None:
+def test_one_can_say_which_prompts_are_read(
+    release: Path, use: str, kind: type
+) -> None:
     loaded = load_release(release, sentences=use)  # type: ignore[arg-type]
     assert isinstance(loaded.compiled, kind)
     assert loaded.confidence.calibrated == (use == "auto")
@@ -284,7 +384,9 @@ def test_a_release_is_used_without_the_sentence_encoder_if_one_says_so(
     monkeypatch.setattr(table_encoder, "named_sentence_encoder", missing)
     decided = Router.load(release, sentences="never").route("boil the soup")
     assert decided.router == TABLE
-    with pytest.raises(ReleaseError, match="the sentence encoder is not on this machine"):
+    with pytest.raises(
+        ReleaseError, match="the sentence encoder is not on this machine"
+    ):
         Router.load(release)
 
 
@@ -297,7 +399,9 @@ def test_a_damaged_cascade_is_refused(release: Path, router: Router) -> None:
     with pytest.raises(FormatError, match="1001 bits"):
         replace(cascade.sentences, bits=1001)
     with pytest.raises(FormatError, match="out of range"):
-        replace(cascade.sentences, weights=np.full_like(cascade.sentences.weights, 1 << 30))
+        replace(
+            cascade.sentences, weights=np.full_like(cascade.sentences.weights, 1 << 30)
+        )
 
 
 @pytest.fixture

@@ -10,7 +10,15 @@ from typing import Any
 import pytest
 
 from tests.support.fake_expert import Expert, well
-from tests.support.in_process import DOMAINS, EVERYONE, FALLBACK, GatewayExperts, GatewayMaker, experts_toml, served
+from tests.support.in_process import (
+    DOMAINS,
+    EVERYONE,
+    FALLBACK,
+    GatewayExperts,
+    GatewayMaker,
+    experts_toml,
+    served,
+)
 from tests.support.serving import release_of
 
 
@@ -26,9 +34,15 @@ def cast(release: Path, tmp_path: Path) -> GatewayMaker:
     @contextlib.contextmanager
     def play(top: str = FALLBACK, **more: Any) -> Iterator[GatewayExperts]:
         with contextlib.ExitStack() as stack:
-            experts = {name: stack.enter_context(Expert(well(name))) for name in EVERYONE}
+            experts = {
+                name: stack.enter_context(Expert(well(name))) for name in EVERYONE
+            }
             file = tmp_path / "experts.toml"
-            file.write_text(experts_toml({name: each.url for name, each in experts.items()}, top, **more))
+            file.write_text(
+                experts_toml(
+                    {name: each.url for name, each in experts.items()}, top, **more
+                )
+            )
             yield GatewayExperts(stack.enter_context(served(release, file)), experts)
 
     return play

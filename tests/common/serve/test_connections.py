@@ -1,4 +1,6 @@
-"""The service on a socket: connections that are held for nothing, TLS, ports in use, and what the log says."""
+"""The service on a socket: connections that are held for nothing, TLS, ports in use, and what the
+log says.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ import logging
 import socket
 import ssl
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +28,18 @@ from ridgeway.common.http import http_protocol as protocol
 from ridgeway.common.http.access_rules import AccessRules
 from ridgeway.common.http.api_keys import add_key, revoke_key
 from ridgeway.common.http.guard import RequestGuard
-from ridgeway.common.http.http_protocol import MAX_HEAD_BYTES, MAX_UNPARSED_BYTES, HttpConnection
+from ridgeway.common.http.http_protocol import (
+    MAX_HEAD_BYTES,
+    MAX_UNPARSED_BYTES,
+    HttpConnection,
+)
 from ridgeway.common.http.log_lines import LineFormatter
-from ridgeway.common.http.server import Address, Certificate, bind_sockets, find_certificate
+from ridgeway.common.http.server import (
+    Address,
+    Certificate,
+    bind_sockets,
+    find_certificate,
+)
 from ridgeway.common.serve.telemetry import Metrics
 from tests.support.commands import Workshop, workshop
 from tests.support.in_process import running
@@ -49,20 +60,33 @@ async def echo(scope: Any, receive: Any, send: Any) -> None:
     length, more = 0, True
     while more:
         event = await receive()
-        length, more = length + len(event.get("body", b"")), event.get("more_body", False)
+        length, more = (
+            length + len(event.get("body", b"")),
+            event.get("more_body", False),
+        )
     if scope["path"] == "/v1/error":
         raise RuntimeError(SECRET)
     await send({"type": "http.response.start", "status": 200, "headers": []})
     if scope["path"] == "/v1/much":
         for _ in range(64):
-            await send({"type": "http.response.body", "body": bytes(1_000_000), "more_body": True})
+            await send(
+                {
+                    "type": "http.response.body",
+                    "body": bytes(1_000_000),
+                    "more_body": True,
+                }
+            )
     await send({"type": "http.response.body", "body": b"%d" % length})
 
 
 @contextlib.contextmanager
-def serving(rules: AccessRules | None = None, certificate: Certificate | None = None) -> Iterator[int]:
+def serving(
+    rules: AccessRules | None = None, certificate: Certificate | None = None
+) -> Iterator[int]:
     """The port of a guarded echo."""
-    with running(RequestGuard(echo, rules or AccessRules(), Metrics()), certificate) as address:
+    with running(
+        RequestGuard(echo, rules or AccessRules(), Metrics()), certificate
+    ) as address:
         yield int(address.rpartition(":")[2])
 
 
@@ -119,7 +143,11 @@ def test_a_head_that_does_not_come_is_given_up() -> None:
             connections[-1].sendall(begun)
         for connection in connections:
             status, headers, code = parsed(until_closed(connection))
-            assert (status, code, headers["connection"]) == (408, "slow_request", "close")
+            assert (status, code, headers["connection"]) == (
+                408,
+                "slow_request",
+                "close",
+            )
             assert headers["x-content-type-options"] == "nosniff"
 
 
@@ -162,7 +190,9 @@ def test_a_body_that_stops_coming_is_given_up() -> None:
 
 
 def test_half_sent_bodies_do_not_keep_the_bodies_of_others_out() -> None:
-    """Where half of the memory is taken, a body that pauses is given up in a second, not in thirty."""
+    """Where half of the memory is taken, a body that pauses is given up in a second, not in
+    thirty.
+    """
     rules = AccessRules(max_held_bytes=10_000)
     with contextlib.ExitStack() as stack:
         port = stack.enter_context(serving(rules))
@@ -172,12 +202,18 @@ def test_half_sent_bodies_do_not_keep_the_bodies_of_others_out() -> None:
 
         def status() -> int:
             with connect(port) as connection:
-                connection.sendall(HEAD + b"connection: close\r\ncontent-length: 5000\r\n\r\n" + b"x" * 5000)
+                connection.sendall(
+                    HEAD
+                    + b"connection: close\r\ncontent-length: 5000\r\n\r\n"
+                    + b"x" * 5000
+                )
                 return int(until_closed(connection).split()[1])
 
         wait_for("bodies of others are kept out", lambda: status() == 503)
         wait_for("and let in again", lambda: status() == 200, patience_s=15)
-        assert [parsed(until_closed(each))[0::2] for each in halves[:1]] == [(408, "slow_body")]
+        assert [parsed(until_closed(each))[0::2] for each in halves[:1]] == [
+            (408, "slow_body")
+        ]
 
 
 @pytest.mark.slow
@@ -225,7 +261,11 @@ def test_an_answer_that_nobody_reads_is_broken_off() -> None:
     "head",
     [
         HEAD + b"x: " + b"a" * MAX_HEAD_BYTES + b"\r\n\r\n",
-        HEAD + b"".join(b"x%d: 0123456789\r\n" % number for number in range(MAX_HEAD_BYTES // 10)) + b"\r\n",
+        HEAD
+        + b"".join(
+            b"x%d: 0123456789\r\n" % number for number in range(MAX_HEAD_BYTES // 10)
+        )
+        + b"\r\n",
         b"GET /" + b"a" * MAX_HEAD_BYTES + b" HTTP/1.1\r\n\r\n",
     ],
     ids=["one", "many", "address"],
@@ -245,12 +285,17 @@ def test_a_head_that_is_too_long_is_refused(port: int, head: bytes) -> None:
         (b"x: ", b"a" * 65536),
         (b"transfer-encoding: chunked\r\n\r\n1;", b"a" * 65536),
         (b"transfer-encoding: chunked\r\n\r\n1\r\na\r\n0\r\nx: ", b"a" * 65536),
-        (b"transfer-encoding: chunked\r\n\r\n1\r\na\r\n0\r\n", b"x: 0123456789\r\n" * 1000),
+        (
+            b"transfer-encoding: chunked\r\n\r\n1\r\na\r\n0\r\n",
+            b"x: 0123456789\r\n" * 1000,
+        ),
     ],
     ids=["header", "extension", "trailer", "trailers"],
 )
 def test_what_has_no_end_is_cut_off(port: int, begun: bytes, more: bytes) -> None:
-    """A header, an extension of a chunk, a trailer or trailers that go on and on are not kept in memory."""
+    """A header, an extension of a chunk, a trailer or trailers that go on and on are not kept in
+    memory.
+    """
     with connect(port) as connection, pytest.raises(ConnectionError):
         connection.sendall(HEAD + begun)
         for _ in range(1000):
@@ -261,7 +306,12 @@ def test_a_long_body_in_small_chunks_is_taken(port: int) -> None:
     """What is between the chunks does not count as a head."""
     count = MAX_UNPARSED_BYTES // 4
     with connect(port) as connection:
-        connection.sendall(HEAD + b"transfer-encoding: chunked\r\n\r\n" + b"1\r\na\r\n" * count + b"0\r\n\r\n")
+        connection.sendall(
+            HEAD
+            + b"transfer-encoding: chunked\r\n\r\n"
+            + b"1\r\na\r\n" * count
+            + b"0\r\n\r\n"
+        )
         connection.settimeout(60)
         answer = b""
         while b"%d" % count not in answer:
@@ -275,14 +325,23 @@ def test_a_refused_body_is_let_go_by_and_the_answer_is_read(port: int) -> None:
     """A client that first sends all of its body, and then reads, finds the answer and can go on."""
     with httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False) as client:
         assert client.post("/v1/echo", content=bytes(20_000_000)).status_code == 413
-        assert client.post("/v1/echo", content=(bytes(100_000) for _ in range(100))).status_code == 413
+        assert (
+            client.post(
+                "/v1/echo", content=(bytes(100_000) for _ in range(100))
+            ).status_code
+            == 413
+        )
         assert client.post("/v1/echo", content=b"ab").text == "2"
 
 
 @pytest.mark.usefixtures("hasty")
 def test_a_refused_body_that_does_not_end_is_cut_off() -> None:
     """Nobody can go on sending into nothing."""
-    with serving(AccessRules(max_body_bytes=10)) as port, connect(port) as connection, pytest.raises(ConnectionError):
+    with (
+        serving(AccessRules(max_body_bytes=10)) as port,
+        connect(port) as connection,
+        pytest.raises(ConnectionError),
+    ):
         connection.sendall(HEAD + b"content-length: 99999999999\r\n\r\n")
         while True:
             connection.sendall(b"a" * 65536)
@@ -299,26 +358,42 @@ def test_only_so_many_connections_are_held(monkeypatch: pytest.MonkeyPatch) -> N
 
         def answers() -> bool:
             with contextlib.suppress(httpx.HTTPError):
-                return httpx.get(f"http://127.0.0.1:{port}/", trust_env=False).status_code == 200
+                return (
+                    httpx.get(f"http://127.0.0.1:{port}/", trust_env=False).status_code
+                    == 200
+                )
             return False
 
         wait_for("there is room again", answers)
 
 
 @pytest.mark.parametrize(
-    "junk", [b"hello\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", b"GET / HTTP/9\r\n\r\n"]
+    "junk",
+    [
+        b"hello\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        b"GET / HTTP/9\r\n\r\n",
+    ],
 )
 def test_what_is_not_http_gets_a_proper_error(port: int, junk: bytes) -> None:
     """Also TLS where there is none."""
     with connect(port) as connection:
         connection.sendall(junk)
         status, headers, code = parsed(until_closed(connection))
-        assert (status, code, headers["cache-control"]) == (400, "invalid_http", "no-store")
+        assert (status, code, headers["cache-control"]) == (
+            400,
+            "invalid_http",
+            "no-store",
+        )
 
 
 def test_a_websocket_is_an_ordinary_request(port: int) -> None:
     """There is nothing to upgrade to."""
-    headers = {"connection": "upgrade", "upgrade": "websocket", "sec-websocket-version": "13"}
+    headers = {
+        "connection": "upgrade",
+        "upgrade": "websocket",
+        "sec-websocket-version": "13",
+    }
     answer = httpx.get(f"http://127.0.0.1:{port}/", headers=headers, trust_env=False)
     assert answer.status_code == 200 and "server" not in answer.headers
 
@@ -330,11 +405,16 @@ def test_a_port_in_use_is_one_sentence() -> None:
     """Before anything is loaded."""
     with contextlib.closing(bound_anywhere()) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(InputError, match=rf"^port {port} is in use on 127.0.0.1; .* another --port$"):
+        with pytest.raises(
+            InputError,
+            match=rf"^port {port} is in use on 127.0.0.1; .* another --port$",
+        ):
             bind_sockets(Address("127.0.0.1", port))
 
 
-@pytest.mark.parametrize("host", ["192.0.2.1", "no-such-name.invalid", "a..b", "300.1.1.1"])
+@pytest.mark.parametrize(
+    "host", ["192.0.2.1", "no-such-name.invalid", "a..b", "300.1.1.1"]
+)
 def test_an_address_of_another_machine_is_one_sentence(host: str) -> None:
     """Or of none."""
     with pytest.raises(InputError, match=rf"^--host {host} is not an address"):
@@ -357,7 +437,12 @@ def make_certificate(folder: Path, name: str = "one") -> tuple[Path, Path]:
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - datetime.timedelta(days=1))
         .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), False)
+        .add_extension(
+            x509.SubjectAlternativeName(
+                [x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+            ),
+            False,
+        )
         .sign(key, hashes.SHA256())
     )
     pair = folder / f"{name}.pem", folder / f"{name}.key"
@@ -381,11 +466,18 @@ def der(certificate: Path) -> bytes:
 
 
 def test_a_client_that_knows_the_certificate_is_served_by_tls(tmp_path: Path) -> None:
-    """And told to come by TLS in future; one that does not know it, or speaks no TLS, gets nothing."""
+    """And told to come by TLS in future; one that does not know it, or speaks no TLS, gets
+    nothing.
+    """
     pair = make_certificate(tmp_path)
     with serving(AccessRules(tls=True), find_certificate(*pair)) as port:
         known = ssl.create_default_context(cafile=str(pair[0]))
-        answer = httpx.post(f"https://127.0.0.1:{port}/v1/echo", content=b"abc", verify=known, trust_env=False)
+        answer = httpx.post(
+            f"https://127.0.0.1:{port}/v1/echo",
+            content=b"abc",
+            verify=known,
+            trust_env=False,
+        )
         assert answer.text == "3" and "strict-transport-security" in answer.headers
         with pytest.raises(httpx.ConnectError, match="certificate verify failed"):
             httpx.get(f"https://127.0.0.1:{port}/", trust_env=False)
@@ -398,7 +490,10 @@ def test_a_client_that_knows_the_certificate_is_served_by_tls(tmp_path: Path) ->
 def test_old_tls_is_not_spoken(tmp_path: Path, version: ssl.TLSVersion) -> None:
     """Version 1.2 is the least."""
     pair = make_certificate(tmp_path)
-    with serving(AccessRules(tls=True), find_certificate(*pair)) as port, connect(port) as connection:
+    with (
+        serving(AccessRules(tls=True), find_certificate(*pair)) as port,
+        connect(port) as connection,
+    ):
         old = ssl.create_default_context(cafile=str(pair[0]))
         old.set_ciphers("ALL:@SECLEVEL=0")
         old.minimum_version = old.maximum_version = version
@@ -422,8 +517,13 @@ def test_a_renewed_certificate_is_taken_and_a_wrong_one_is_not(tmp_path: Path) -
 
 
 def test_a_pair_that_cannot_be_used_is_one_sentence(tmp_path: Path) -> None:
-    """One without the other, files that are not there, that are of other pairs, that are no such files, or locked."""
-    (certificate, key), (_, stranger) = make_certificate(tmp_path), make_certificate(tmp_path, "two")
+    """One without the other, files that are not there, that are of other pairs, that are no such
+    files, or locked.
+    """
+    (certificate, key), (_, stranger) = (
+        make_certificate(tmp_path),
+        make_certificate(tmp_path, "two"),
+    )
     junk, locked = tmp_path / "junk", tmp_path / "locked.key"
     junk.write_bytes(b"junk")
     private = serialization.load_pem_private_key(key.read_bytes(), None)
@@ -452,8 +552,13 @@ def test_a_line_of_the_log_holds_no_traceback() -> None:
         raise RuntimeError(SECRET)
     except RuntimeError as error:
         about = (type(error), error, error.__traceback__)
-    record = logging.LogRecord("uvicorn.error", logging.ERROR, __file__, 1, "it failed\n<%s>", (SECRET,), about)
-    for line in (LineFormatter("text").format(record), LineFormatter("json").format(record)):
+    record = logging.LogRecord(
+        "uvicorn.error", logging.ERROR, __file__, 1, "it failed\n<%s>", (SECRET,), about
+    )
+    for line in (
+        LineFormatter("text").format(record),
+        LineFormatter("json").format(record),
+    ):
         assert "it failed: RuntimeError" in line and "\n" not in line
         assert SECRET not in line and "connections.py" not in line
 
@@ -476,7 +581,11 @@ def test_nothing_starts_that_would_be_open_to_others(shop: Workshop) -> None:
         ):
             done = shop.call("serve", shop.folder / "release", *words)
             assert done.code == 2 and done.stdout == "" and "serving" not in done.stderr
-            (line,) = [line for line in done.stderr.splitlines() if line.startswith("ridgeway: ")]
+            (line,) = [
+                line
+                for line in done.stderr.splitlines()
+                if line.startswith("ridgeway: ")
+            ]
             assert sentence in line
 
 
@@ -488,17 +597,32 @@ def test_the_running_service_forgets_a_revoked_key_and_logs_neither_key_nor_prom
     file = tmp_path / "keys.toml"
     (key, _), (other, _) = add_key(file, "app"), add_key(file, "other")
     with Serving(tmp_path, shop.folder / "release", "--keys", file, key=key) as served:
-        ask: Callable[[], int] = lambda: served.post("/v1/route", {"prompt": SECRET}).status_code  # noqa: E731
+
+        def ask() -> int:
+            return served.post("/v1/route", {"prompt": SECRET}).status_code
+
         assert ask() == 200
         assert served.post(f"/v1/{SECRET}", {}).status_code == 404
-        assert served.http.get("/readyz", headers={"authorization": f"Bearer {SECRET}"}).status_code == 200
-        assert served.post("/v1/route", {"prompt": SECRET * 1_000_000}).status_code == 413
+        assert (
+            served.http.get(
+                "/readyz", headers={"authorization": f"Bearer {SECRET}"}
+            ).status_code
+            == 200
+        )
+        assert (
+            served.post("/v1/route", {"prompt": SECRET * 1_000_000}).status_code == 413
+        )
         with connect(int(served.url.rpartition(":")[2])) as connection:
             connection.sendall(f"{SECRET}\r\n\r\n".encode())
             until_closed(connection)
         revoke_key(file, "app")
         wait_for("the key is refused", lambda: ask() == 401)
-        assert served.http.get("/metrics", headers={"authorization": f"Bearer {other}"}).status_code == 200
+        assert (
+            served.http.get(
+                "/metrics", headers={"authorization": f"Bearer {other}"}
+            ).status_code
+            == 200
+        )
         served.http.close()
         served.stop()
         for word in (SECRET, key, other, str(file), "Traceback"):

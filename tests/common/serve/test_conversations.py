@@ -1,4 +1,6 @@
-"""Conversations: they stay with their expert unless the evidence is clear, and never change within a tool's loop."""
+"""Conversations: they stay with their expert unless the evidence is clear, and never change within
+a tool's loop.
+"""
 
 from __future__ import annotations
 
@@ -35,21 +37,32 @@ def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def chat(*said: tuple[str, Any], **more: Any) -> dict[str, Any]:
-    return {"model": "auto", "messages": [{"role": role, "content": content} for role, content in said], **more}
+    return {
+        "model": "auto",
+        "messages": [{"role": role, "content": content} for role, content in said],
+        **more,
+    }
 
 
 def test_a_follow_up_stays_and_a_new_topic_is_followed(cast: GatewayMaker) -> None:
-    """Also where the client sends no history, under a session's name; and another session is another conversation."""
+    """Also where the client sends no history, under a session's name; and another session is
+    another conversation.
+    """
     with cast() as shown:
 
         def ask(body: Any, **headers: str) -> tuple[str, str]:
-            return answered_by(shown.local.post("/v1/chat/completions", body, **headers))
+            return answered_by(
+                shown.local.post("/v1/chat/completions", body, **headers)
+            )
 
         law, code = LONG["law"], LONG["code"]
         assert ask(chat(("user", law)))[0] == "law"
         follow_up = chat(("user", law), ("assistant", "yes"), ("user", code[:3]))
         assert ask(follow_up) == ("law", "sticky")
-        assert ask(chat(("user", law), ("assistant", "yes"), ("user", code))) == ("code", "best")
+        assert ask(chat(("user", law), ("assistant", "yes"), ("user", code))) == (
+            "code",
+            "best",
+        )
         named = {"x-session-id": "one"}
         assert ask(chat(("user", law)), **named)[0] == "law"
         assert ask(chat(("user", code[:3])), **named) == ("law", "sticky")
@@ -61,8 +74,13 @@ def test_a_follow_up_stays_and_a_new_topic_is_followed(cast: GatewayMaker) -> No
 def test_what_is_not_known_is_seen_from_the_turns_before(cast: GatewayMaker) -> None:
     """After a restart, or in another worker, a follow-up goes where its conversation was."""
     with cast() as shown:
-        body = chat(("user", LONG["law"]), ("assistant", "yes"), ("user", LONG["code"][:3]))
-        assert answered_by(shown.local.post("/v1/chat/completions", body)) == ("law", "sticky")
+        body = chat(
+            ("user", LONG["law"]), ("assistant", "yes"), ("user", LONG["code"][:3])
+        )
+        assert answered_by(shown.local.post("/v1/chat/completions", body)) == (
+            "law",
+            "sticky",
+        )
 
 
 @pytest.mark.parametrize(
@@ -70,31 +88,58 @@ def test_what_is_not_known_is_seen_from_the_turns_before(cast: GatewayMaker) -> 
     [("tool", LONG["code"]), ("user", [{"type": "tool_result", "text": LONG["code"]}])],
     ids=["openai", "anthropic"],
 )
-def test_tools_stay_with_who_asked_for_them(cast: GatewayMaker, result: tuple[str, Any]) -> None:
+def test_tools_stay_with_who_asked_for_them(
+    cast: GatewayMaker, result: tuple[str, Any]
+) -> None:
     """Whatever a tool says, and also if another expert had answered in the first one's place."""
     with cast() as shown:
         asked = chat(("user", LONG["law"]))
         loop = chat(("user", LONG["law"]), ("assistant", ""), result)
         assert answered_by(shown.local.post("/v1/chat/completions", asked))[0] == "law"
-        assert answered_by(shown.local.post("/v1/chat/completions", loop)) == ("law", "sticky")
+        assert answered_by(shown.local.post("/v1/chat/completions", loop)) == (
+            "law",
+            "sticky",
+        )
         shown.experts["law"].part = lambda asked: asked.reply(500, b"{}")
-        assert answered_by(shown.local.post("/v1/chat/completions", asked))[0] == "generalist"
+        assert (
+            answered_by(shown.local.post("/v1/chat/completions", asked))[0]
+            == "generalist"
+        )
         shown.experts["law"].part = well("law")
-        assert answered_by(shown.local.post("/v1/chat/completions", loop)) == ("generalist", "sticky")
+        assert answered_by(shown.local.post("/v1/chat/completions", loop)) == (
+            "generalist",
+            "sticky",
+        )
 
 
-def test_memory_is_bounded_and_shared_and_holds_no_text(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Of too many, those heard last are known, to all who name the same file; kept are a digest and three names."""
+def test_memory_is_bounded_and_shared_and_holds_no_text(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Of too many, those heard last are known, to all who name the same file; kept are a digest and
+    three names.
+    """
     monkeypatch.setattr(recent_notes, "MAX_NOTES", 3)
-    known, sharing = RecentNotes(Assignment, tmp_path / "notes"), RecentNotes(Assignment, tmp_path / "notes")
+    known, sharing = (
+        RecentNotes(Assignment, tmp_path / "notes"),
+        RecentNotes(Assignment, tmp_path / "notes"),
+    )
     keys = [exchange_of([("user", f"secret {place}")]).noted_as for place in range(5)]
     for key in keys:
         known.note(key, Assignment("law", "law", "law"))
-    assert [sharing.find(key) is not None for key in keys] == [False, False, True, True, True]
+    assert [sharing.find(key) is not None for key in keys] == [
+        False,
+        False,
+        True,
+        True,
+        True,
+    ]
     assert known.find(keys[4]) == Assignment("law", "law", "law")
     known.note(keys[2], Assignment(None, "code", "law"))
     sharing.note(keys[0], Assignment("law", "law", "law"))
-    assert sharing.find(keys[2]) == Assignment(None, "code", "law") and known.find(keys[3]) is None
+    assert (
+        sharing.find(keys[2]) == Assignment(None, "code", "law")
+        and known.find(keys[3]) is None
+    )
     assert all(b"secret" not in path.read_bytes() for path in tmp_path.iterdir())
     assert len(set(keys)) == 5 and all(len(key) == 16 for key in keys)
 
@@ -102,10 +147,14 @@ def test_memory_is_bounded_and_shared_and_holds_no_text(monkeypatch: pytest.Monk
 def test_a_file_that_cannot_be_used_fails_no_request(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A request waits for another worker no longer than a moment; what could not be written is known here, and written
-    with the next note; one that cannot be made is a sentence at the start."""
+    """A request waits for another worker no longer than a moment; what could not be written is
+    known here, and written with the next note; one that cannot be made is a sentence at the start.
+    """
     monkeypatch.setattr(key_budgets, "_WAIT_S", 0.01)
-    known, assignment = RecentNotes(Assignment, tmp_path / "notes"), Assignment("law", "law", "law")
+    known, assignment = (
+        RecentNotes(Assignment, tmp_path / "notes"),
+        Assignment("law", "law", "law"),
+    )
     known.note(b"one", assignment)
     with closing(sqlite3.connect(tmp_path / "notes", isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
@@ -124,14 +173,22 @@ def test_a_file_that_cannot_be_used_fails_no_request(
     assert ["locked" in each.getMessage() for each in caplog.records] == [True, False]
     assert (tmp_path / "notes").stat().st_mode & 0o777 == 0o600
     (tmp_path / "other").write_text("no database " * 1000)
-    with pytest.raises(InputError, match="workers share cannot be made: file is not a database; give its folder"):
+    with pytest.raises(
+        InputError,
+        match="workers share cannot be made: file is not a database; give its folder",
+    ):
         RecentNotes(Assignment, tmp_path / "other")
 
 
 def test_a_conversation_is_its_users_own() -> None:
-    """The same session's name of two keys, and two users with the same messages, are two conversations."""
+    """The same session's name of two keys, and two users with the same messages, are two
+    conversations.
+    """
     said = [("user", "hello")]
-    named = [exchange_of(said, names, "s").noted_as for names in (("shop",), ("other",), ("", "shop"))]
+    named = [
+        exchange_of(said, names, "s").noted_as
+        for names in (("shop",), ("other",), ("", "shop"))
+    ]
     named += [exchange_of(said, names).noted_as for names in (("u",), ("v",))]
     assert len(set(named)) == 5
     assert exchange_of(said).found_by is None
@@ -141,24 +198,44 @@ def test_a_conversation_is_its_users_own() -> None:
 
 
 def test_two_chats_are_told_apart_by_all_that_was_said_before() -> None:
-    """What was asked, what was answered and what the system says; of its numbers alone, nothing depends."""
+    """What was asked, what was answered and what the system says; of its numbers alone, nothing
+    depends.
+    """
 
     def found_by(*said: Message) -> bytes | None:
         return exchange_of([*said, ("user", "and why?")]).found_by
 
-    start: list[Message] = [("system", "It is 10:02."), ("user", "hi"), ("assistant", "Hello!")]
+    start: list[Message] = [
+        ("system", "It is 10:02."),
+        ("user", "hi"),
+        ("assistant", "Hello!"),
+    ]
     law = found_by(*start, ("user", "a contract"), ("assistant", "Yes."))
     assert law == exchange_of([*start, ("user", "a contract")]).noted_as
     assert law != found_by(*start, ("user", "a neural network"), ("assistant", "Yes."))
-    assert law != found_by(*start[:2], ("assistant", "Hey"), ("user", "a contract"), ("assistant", "Yes."))
-    assert law != found_by(("system", "Be brief."), *start[1:], ("user", "a contract"), ("assistant", "Yes."))
-    assert law == found_by(("system", "It is 10:03."), *start[1:], ("user", "a contract"), ("assistant", "Yes."))
+    assert law != found_by(
+        *start[:2], ("assistant", "Hey"), ("user", "a contract"), ("assistant", "Yes.")
+    )
+    assert law != found_by(
+        ("system", "Be brief."),
+        *start[1:],
+        ("user", "a contract"),
+        ("assistant", "Yes."),
+    )
+    assert law == found_by(
+        ("system", "It is 10:03."),
+        *start[1:],
+        ("user", "a contract"),
+        ("assistant", "Yes."),
+    )
 
 
 def test_what_a_coding_agent_adds_decides_nothing() -> None:
     """Reminders and results of tools are neither routed nor part of a conversation's name."""
     reminder = "<system-reminder>\nCLAUDE.md: " + LONG["code"] + "</system-reminder>"
-    plain = exchange_of([("user", LONG["law"]), ("assistant", "ok"), ("user", "and why?")])
+    plain = exchange_of(
+        [("user", LONG["law"]), ("assistant", "ok"), ("user", "and why?")]
+    )
     added = exchange_of(
         [
             ("user", reminder + LONG["law"]),
@@ -185,12 +262,18 @@ OTHER_BODIES: dict[str, Any] = {
 
 @pytest.mark.parametrize("other", OTHER_BODIES)
 def test_who_speaks_is_read_from_the_body(cast: GatewayMaker, other: str) -> None:
-    """A follow-up of another user is routed by what it says, not by where somebody else's chat is."""
+    """A follow-up of another user is routed by what it says, not by where somebody else's chat
+    is.
+    """
     with cast() as shown:
 
         def ask(*said: str, **more: Any) -> tuple[str, str]:
-            turns = [part for text in said for part in (("user", text), ("assistant", "ok"))]
-            return answered_by(shown.local.post("/v1/chat/completions", chat(*turns[:-1], **more)))
+            turns = [
+                part for text in said for part in (("user", text), ("assistant", "ok"))
+            ]
+            return answered_by(
+                shown.local.post("/v1/chat/completions", chat(*turns[:-1], **more))
+            )
 
         opening = LONG["code"][:3]
         assert ask(opening)[0] == "code"
@@ -204,8 +287,12 @@ def test_users_who_begin_alike_are_not_mixed_up(cast: GatewayMaker) -> None:
     with cast() as shown:
 
         def ask(*said: str) -> str:
-            turns = [part for text in said for part in (("user", text), ("assistant", "ok"))]
-            return answered_by(shown.local.post("/v1/chat/completions", chat(*turns[:-1])))[0]
+            turns = [
+                part for text in said for part in (("user", text), ("assistant", "ok"))
+            ]
+            return answered_by(
+                shown.local.post("/v1/chat/completions", chat(*turns[:-1]))
+            )[0]
 
         first = ask("?")
         assert ask("?", LONG["law"]) == "law"
@@ -223,7 +310,9 @@ def test_a_chat_with_the_fallback_stays_there(cast: GatewayMaker) -> None:
             return answered_by(shown.local.post("/v1/chat/completions", chat(*said)))
 
         router = shown.local.service.current.served.router
-        router.confidence = replace(router.confidence, threshold=0.6, fallback="generalist")
+        router.confidence = replace(
+            router.confidence, threshold=0.6, fallback="generalist"
+        )
         begun = ("user", "?"), ("assistant", "Yes?")
         assert ask(begun[0])[0] == "generalist"
         assert ask(*begun, ("user", LONG["code"][:3])) == ("generalist", "sticky")

@@ -1,4 +1,6 @@
-"""How the service ends: readiness fails first, what is under way is finished, and what is cut says so."""
+"""How the service ends: readiness fails first, what is under way is finished, and what is cut says
+so.
+"""
 
 from __future__ import annotations
 
@@ -25,45 +27,78 @@ from tests.support.fake_expert import (
 )
 from tests.support.in_process import experts_toml
 from tests.support.in_process import served as local_service
-from tests.support.serving import Serving, complaint, release_of, tokens_of, word_of, write_experts
+from tests.support.serving import (
+    Serving,
+    complaint,
+    release_of,
+    tokens_of,
+    word_of,
+    write_experts,
+)
 from tests.support.waiting import wait_for, wait_for_end
 
 
 @contextlib.contextmanager
 def served(folder: Path, expert: Expert, **settings: float) -> Iterator[Serving]:
     release_of(folder / "release", ["code", "law"])
-    file = write_experts(folder / "experts.toml", {"code": expert.url, "law": expert.url})
-    with Serving(folder, folder / "release", "--experts", file, settings=settings) as serving:
+    file = write_experts(
+        folder / "experts.toml", {"code": expert.url, "law": expert.url}
+    )
+    with Serving(
+        folder, folder / "release", "--experts", file, settings=settings
+    ) as serving:
         yield serving
 
 
 @pytest.mark.slow
-def test_what_is_under_way_is_finished_and_readiness_fails_first(tmp_path: Path) -> None:
-    """After SIGTERM the listener stays: new requests are answered and told to come elsewhere next, and streams end."""
+def test_what_is_under_way_is_finished_and_readiness_fails_first(
+    tmp_path: Path,
+) -> None:
+    """After SIGTERM the listener stays: new requests are answered and told to come elsewhere next,
+    and streams end.
+    """
     steps = Semaphore(1)
-    with Expert(step_by_step(steps)) as expert, served(tmp_path, expert, drain=60) as serving:
+    with (
+        Expert(step_by_step(steps)) as expert,
+        served(tmp_path, expert, drain=60) as serving,
+    ):
         with serving.streamed("code") as stream:
             events = tokens_of(stream.iter_lines())
             assert word_of(next(events)) == WORDS[0]
             assert serving.process is not None
             serving.process.send_signal(signal.SIGTERM)
             with httpx.Client(base_url=serving.url, trust_env=False) as other:
-                wait_for("readiness fails", lambda: other.get("/readyz").status_code == 503)
+                wait_for(
+                    "readiness fails", lambda: other.get("/readyz").status_code == 503
+                )
                 assert complaint(other.get("/readyz"))["code"] == "draining"
                 routed = other.post("/v1/route", json={"prompt": "hello"})
-                assert (routed.status_code, routed.headers["connection"]) == (200, "close")
+                assert (routed.status_code, routed.headers["connection"]) == (
+                    200,
+                    "close",
+                )
                 assert other.get("/healthz").status_code == 200
             for _ in range(len(WORDS)):
                 steps.release()
             assert [word_of(event) for event in events] == [*WORDS[1:], "[DONE]"]
         serving.http.close()
-        assert wait_for_end(serving.process, patience_s=20.0, details=lambda: serving.said) == 0
+        assert (
+            wait_for_end(serving.process, patience_s=20.0, details=lambda: serving.said)
+            == 0
+        )
 
 
 @pytest.mark.slow
-def test_a_stream_that_is_cut_ends_with_an_error_and_a_last_chunk(tmp_path: Path) -> None:
-    """When the time is over, a client of a stream that has no end gets an event that says so, and a whole answer."""
-    with Expert(hangs_after_two) as expert, served(tmp_path, expert, drain=0.5) as serving:
+def test_a_stream_that_is_cut_ends_with_an_error_and_a_last_chunk(
+    tmp_path: Path,
+) -> None:
+    """When the time is over, a client of a stream that has no end gets an event that says so, and a
+    whole answer.
+    """
+    with (
+        Expert(hangs_after_two) as expert,
+        served(tmp_path, expert, drain=0.5) as serving,
+    ):
         with serving.streamed("code") as stream:
             events = tokens_of(stream.iter_lines())
             assert [word_of(next(events)) for _ in range(2)] == list(WORDS[:2])
@@ -71,7 +106,10 @@ def test_a_stream_that_is_cut_ends_with_an_error_and_a_last_chunk(tmp_path: Path
             serving.process.send_signal(signal.SIGTERM)
             last = list(events)  # raises if the answer is not ended as HTTP wants it
             assert [event["error"]["code"] for event in last] == ["stopping"]
-        assert wait_for_end(serving.process, patience_s=20.0, details=lambda: serving.said) == 0
+        assert (
+            wait_for_end(serving.process, patience_s=20.0, details=lambda: serving.said)
+            == 0
+        )
 
 
 api = FastAPI()
@@ -83,7 +121,9 @@ async def hello() -> str:
 
 
 def test_no_stream_is_dropped_over_twenty_releases(tmp_path: Path) -> None:
-    """Streams that began under the first release get every word while twenty others take its place."""
+    """Streams that began under the first release get every word while twenty others take its
+    place.
+    """
     turns, streams = 20, 5
     steps = Semaphore(0)
 
@@ -107,8 +147,13 @@ def test_no_stream_is_dropped_over_twenty_releases(tmp_path: Path) -> None:
             assert {word_of(next(reader)) for reader in readers} == {"begun"}
             for turn in range(turns):
                 taken = release_of(release, ["code", "law"], strength=200 + turn)
-                wait_for("the release is taken", lambda: local.service.current.served.id == taken)  # noqa: B023
+                wait_for(
+                    "the release is taken",
+                    lambda taken=taken: local.service.current.served.id == taken,
+                )
                 for _ in range(streams):
                     steps.release()
             whole = [*map(str, range(turns)), "[DONE]"]
-            assert all([word_of(event) for event in reader] == whole for reader in readers)
+            assert all(
+                [word_of(event) for event in reader] == whole for reader in readers
+            )

@@ -1,4 +1,6 @@
-"""Requests that are wrong, too large, too many or not allowed: each gets a proper error, and the service goes on."""
+"""Requests that are wrong, too large, too many or not allowed: each gets a proper error, and the
+service goes on.
+"""
 
 from __future__ import annotations
 
@@ -38,10 +40,20 @@ WRONG: tuple[bytes, ...] = (
     b'{"model": null, "messages": "x", "prompt": null, "input": null}',
     b'{"model": "auto", "messages": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
 )
-NOWHERE = ("/v1/route/", "/v1/nothing", "/v1", "/../etc/passwd", "/%2e%2e/%00", "//", "/v1/models/x/y")
+NOWHERE = (
+    "/v1/route/",
+    "/v1/nothing",
+    "/v1",
+    "/../etc/passwd",
+    "/%2e%2e/%00",
+    "//",
+    "/v1/models/x/y",
+)
 PARTS = dict(zip(POSTS, ("prompt", "messages", "prompt", "input"), strict=True))
 """Where the text of a request stands."""
-HEAD = b"POST /v1/route HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
+HEAD = (
+    b"POST /v1/route HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
+)
 MB = 1_000_000
 
 
@@ -52,7 +64,9 @@ def experts() -> Iterator[dict[str, Expert]]:
 
 
 @pytest.fixture(scope="module")
-def experts_file(experts: dict[str, Expert], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def experts_file(
+    experts: dict[str, Expert], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
     urls = {name: each.url for name, each in experts.items()}
     return write_experts(tmp_path_factory.mktemp("hostile") / "experts.toml", urls)
 
@@ -71,8 +85,14 @@ def served(open_to_all: Local, caplog: pytest.LogCaptureFixture) -> Iterator[Loc
 
 def a_request(path: str, text: str) -> dict[str, Any]:
     """A request to an address that is asked for a text."""
-    content: Any = [{"role": "user", "content": text}] if PARTS[path] == "messages" else text
-    return {PARTS[path]: content} if path == "/v1/route" else {"model": "auto", PARTS[path]: content}
+    content: Any = (
+        [{"role": "user", "content": text}] if PARTS[path] == "messages" else text
+    )
+    return (
+        {PARTS[path]: content}
+        if path == "/v1/route"
+        else {"model": "auto", PARTS[path]: content}
+    )
 
 
 def assert_well(served: Local, caplog: pytest.LogCaptureFixture) -> None:
@@ -83,11 +103,17 @@ def assert_well(served: Local, caplog: pytest.LogCaptureFixture) -> None:
 
 
 @pytest.mark.parametrize("path", POSTS)
-def test_a_body_that_makes_no_sense_is_refused(served: Local, experts: dict[str, Expert], path: str) -> None:
-    """Broken JSON, wrong types, missing parts, a hundred thousand brackets: 400, and no expert is bothered."""
+def test_a_body_that_makes_no_sense_is_refused(
+    served: Local, experts: dict[str, Expert], path: str
+) -> None:
+    """Broken JSON, wrong types, missing parts, a hundred thousand brackets: 400, and no expert is
+    bothered.
+    """
     before = sum(len(each.asked) for each in experts.values())
     for body in WRONG:
-        response = served.http.post(path, content=body, headers={"content-type": "application/json"})
+        response = served.http.post(
+            path, content=body, headers={"content-type": "application/json"}
+        )
         assert response.status_code == 400, (body[:80], response.text)
         assert complaint(response)["type"] == "invalid_request_error"
     assert sum(len(each.asked) for each in experts.values()) == before
@@ -97,7 +123,12 @@ def test_a_body_that_makes_no_sense_is_refused(served: Local, experts: dict[str,
 def test_a_body_of_another_kind_is_refused(served: Local, path: str) -> None:
     """A page of another site can send forms and plain text unasked; only JSON is taken."""
     body = json.dumps(chat("auto", "hello"))
-    for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", ""):
+    for kind in (
+        "text/plain",
+        "application/x-www-form-urlencoded",
+        "multipart/form-data; boundary=x",
+        "",
+    ):
         response = served.http.post(path, content=body, headers={"content-type": kind})
         assert response.status_code == 415, response.text
         complaint(response)
@@ -107,7 +138,9 @@ def test_a_body_with_half_a_character_pair_is_no_servers_error(served: Local) ->
     r"""JSON can hold "\ud800", which no text can; it is refused, or routed and passed on."""
     for path in POSTS:
         body = json.dumps(a_request(path, "\ud800")).encode()
-        response = served.http.post(path, content=body, headers={"content-type": "application/json"})
+        response = served.http.post(
+            path, content=body, headers={"content-type": "application/json"}
+        )
         assert response.status_code < 500, response.text
 
 
@@ -147,9 +180,13 @@ def test_a_body_without_a_length_is_counted_while_it_comes(served: Local) -> Non
 
     before = memory()
     response = None
-    with contextlib.suppress(httpx.HTTPError):  # the connection may be closed while we still send
+    with contextlib.suppress(
+        httpx.HTTPError
+    ):  # the connection may be closed while we still send
         response = served.http.post(
-            "/v1/chat/completions", content=pieces(), headers={"content-type": "application/json"}
+            "/v1/chat/completions",
+            content=pieces(),
+            headers={"content-type": "application/json"},
         )
     if response is not None:
         assert response.status_code == 413, response.text
@@ -160,7 +197,9 @@ def test_a_body_without_a_length_is_counted_while_it_comes(served: Local) -> Non
 def test_a_long_conversation_within_the_limit_is_answered(served: Local) -> None:
     """Three megabytes of talk are allowed, and routed."""
     messages = [{"role": "user", "content": f"{SECRET} " + "abc " * 1000}] * 750
-    response = served.post("/v1/chat/completions", {"model": "auto", "messages": messages})
+    response = served.post(
+        "/v1/chat/completions", {"model": "auto", "messages": messages}
+    )
     assert response.status_code == 200, response.text
 
 
@@ -176,12 +215,24 @@ def test_a_long_conversation_within_the_limit_is_answered(served: Local) -> None
         b"GET / HTTP/1.1\r\nhost: 127.0.0.1\r\nHost: 127.0.0.1\r\n\r\n",
         b"GET /healthz HTTP/1.1\r\nhost: evil.example\r\nhost: 127.0.0.1\r\n\r\n",
     ],
-    ids=["version", "tls", "negative", "two-lengths", "long-head", "left-early", "same-hosts", "two-hosts"],
+    ids=[
+        "version",
+        "tls",
+        "negative",
+        "two-lengths",
+        "long-head",
+        "left-early",
+        "same-hosts",
+        "two-hosts",
+    ],
 )
 def test_what_is_hardly_http_does_not_hurt(served: Local, words: bytes) -> None:
     """Whatever bytes come, the answer is an error or none, and the connection ends."""
     address = served.http.base_url.host, served.http.base_url.port or 0
-    with socket.create_connection(address, timeout=10) as connection, contextlib.suppress(OSError):
+    with (
+        socket.create_connection(address, timeout=10) as connection,
+        contextlib.suppress(OSError),
+    ):
         connection.sendall(words)
         connection.shutdown(socket.SHUT_WR)
         answer = connection.recv(65536)
@@ -191,44 +242,90 @@ def test_what_is_hardly_http_does_not_hurt(served: Local, words: bytes) -> None:
 @pytest.mark.parametrize(
     ("path", "fields"),
     [
-        ("/v1/chat/completions", {"messages": [{"role": "user", "content": [{"type": "x"}] * 100_000}]}),
-        ("/v1/chat/completions", {"messages": [{"role": "user", "content": [{"type": "x"}] * 30}] * 4000}),
-        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}], "more": [[]] * 100_000}),
+        (
+            "/v1/chat/completions",
+            {"messages": [{"role": "user", "content": [{"type": "x"}] * 100_000}]},
+        ),
+        (
+            "/v1/chat/completions",
+            {"messages": [{"role": "user", "content": [{"type": "x"}] * 30}] * 4000},
+        ),
+        (
+            "/v1/chat/completions",
+            {"messages": [{"role": "user", "content": "x"}], "more": [[]] * 100_000},
+        ),
         ("/v1/completions", {"prompt": [[1]] * 100_000}),
-        ("/v1/route", {"messages": [{"role": "user", "content": "x", **{f"{n}": 1 for n in range(100_000)}}]}),
+        (
+            "/v1/route",
+            {
+                "messages": [
+                    {
+                        "role": "user",
+                        "content": "x",
+                        **{f"{n}": 1 for n in range(100_000)},
+                    }
+                ]
+            },
+        ),
     ],
     ids=["parts", "parts-of-many", "unknown-fields", "ids", "keys"],
 )
-def test_a_body_of_a_hundred_thousand_values_is_refused(served: Local, path: str, fields: dict[str, Any]) -> None:
+def test_a_body_of_a_hundred_thousand_values_is_refused(
+    served: Local, path: str, fields: dict[str, Any]
+) -> None:
     """To read it would hold all other requests up for as long as it takes."""
-    response = served.post(path, fields if path == "/v1/route" else {"model": "auto", **fields})
-    assert (response.status_code, complaint(response)["code"]) == (400, "too_many_values")
+    response = served.post(
+        path, fields if path == "/v1/route" else {"model": "auto", **fields}
+    )
+    assert (response.status_code, complaint(response)["code"]) == (
+        400,
+        "too_many_values",
+    )
 
 
 def test_what_looks_like_values_inside_a_text_is_text(served: Local) -> None:
-    """Code and JSON in a prompt are no values of the request, whatever quotes and backslashes stand in them."""
+    """Code and JSON in a prompt are no values of the request, whatever quotes and backslashes stand
+    in them.
+    """
     text = json.dumps({"[{:": "\\"}) * 60_000
     assert served.post("/v1/route", {"prompt": text}).status_code == 200
 
 
 def test_a_flood_without_a_key_is_turned_away(
-    release: Path, experts_file: Path, experts: dict[str, Expert], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    release: Path,
+    experts_file: Path,
+    experts: dict[str, Expert],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Hundreds of requests without a key, large ones among them: 401 or 429 each, no expert asked, no memory kept."""
+    """Hundreds of requests without a key, large ones among them: 401 or 429 each, no expert asked,
+    no memory kept.
+    """
     asked = sum(len(each.asked) for each in experts.values())
     key, _ = add_key(tmp_path / "keys.toml", "tester")
-    bodies: list[Any] = [chat("auto", "hello"), {"prompt": SECRET}, chat("auto", "x" * 500_000)]
+    bodies: list[Any] = [
+        chat("auto", "hello"),
+        {"prompt": SECRET},
+        chat("auto", "x" * 500_000),
+    ]
 
     def ask(number: int) -> int:
         headers = {"authorization": f"Bearer wrong-{number}"} if number % 2 else {}
-        response = strangers.post(POSTS[number % 2], json=bodies[number % 3], headers=headers)
+        response = strangers.post(
+            POSTS[number % 2], json=bodies[number % 3], headers=headers
+        )
         complaint(response)
         return response.status_code
 
-    with service_of(release, experts_file, AccessRules(KeyRing(tmp_path / "keys.toml"))) as keyed:
+    with service_of(
+        release, experts_file, AccessRules(KeyRing(tmp_path / "keys.toml"))
+    ) as keyed:
         before = memory()
         url = keyed.http.base_url
-        with httpx.Client(base_url=url, trust_env=False, timeout=30.0) as strangers, ThreadPoolExecutor(16) as pool:
+        with (
+            httpx.Client(base_url=url, trust_env=False, timeout=30.0) as strangers,
+            ThreadPoolExecutor(16) as pool,
+        ):
             statuses = Counter(pool.map(ask, range(600)))
         assert set(statuses) == {401, 429}, statuses
         assert sum(len(each.asked) for each in experts.values()) == asked

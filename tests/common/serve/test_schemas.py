@@ -1,4 +1,6 @@
-"""The OpenAPI description against the running service: whatever it allows or forbids, the answer is as described."""
+"""The OpenAPI description against the running service: whatever it allows or forbids, the answer is
+as described.
+"""
 
 from __future__ import annotations
 
@@ -33,39 +35,78 @@ def experts() -> Iterator[dict[str, Expert]]:
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory, experts: dict[str, Expert]) -> Iterator[Serving]:
+def served(
+    tmp_path_factory: pytest.TempPathFactory, experts: dict[str, Expert]
+) -> Iterator[Serving]:
     """A service of two domains whose experts are well."""
     folder = tmp_path_factory.mktemp("described")
     release_of(folder / "release", ["code", "law"])
     urls = {name: each.url for name, each in experts.items()}
-    file = write_experts(folder / "experts.toml", urls, every={"apis": ["openai", "anthropic"]})
-    with Serving(folder, folder / "release", "--experts", file, settings={"compare": "release"}) as serving:
+    file = write_experts(
+        folder / "experts.toml", urls, every={"apis": ["openai", "anthropic"]}
+    )
+    with Serving(
+        folder, folder / "release", "--experts", file, settings={"compare": "release"}
+    ) as serving:
         yield serving
 
 
 @pytest.mark.slow
-def test_every_request_gets_an_answer_as_described(served: Serving, experts: dict[str, Expert], tmp_path: Path) -> None:
-    """No answer is a server's error; each has a status, a type and a shape that the description names.
+def test_every_request_gets_an_answer_as_described(
+    served: Serving, experts: dict[str, Expert], tmp_path: Path
+) -> None:
+    """No answer is a server's error; each has a status, a type and a shape that the description
+    names.
 
     What is asked of the gateway reaches the experts, else little of it would be tried.
     """
-    command: list[str | Path] = [SCHEMATHESIS, "run", f"{served.url}/openapi.json", "--checks", ",".join(PROMISES)]
-    options = ["--phases", "examples,coverage,fuzzing", "--max-examples", "25", "--seed", "1", "--no-color"]
-    hooks = {**os.environ, "SCHEMATHESIS_HOOKS": "tests.support.schemathesis_hooks", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([*command, *options], capture_output=True, text=True, cwd=tmp_path, env=hooks)
+    command: list[str | Path] = [
+        SCHEMATHESIS,
+        "run",
+        f"{served.url}/openapi.json",
+        "--checks",
+        ",".join(PROMISES),
+    ]
+    options = [
+        "--phases",
+        "examples,coverage,fuzzing",
+        "--max-examples",
+        "25",
+        "--seed",
+        "1",
+        "--no-color",
+    ]
+    hooks = {
+        **os.environ,
+        "SCHEMATHESIS_HOOKS": "tests.support.schemathesis_hooks",
+        "PYTHONPATH": str(ROOT),
+    }
+    done = subprocess.run(
+        [*command, *options], capture_output=True, text=True, cwd=tmp_path, env=hooks
+    )
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
     for warning in ("Unresolvable references", "Missing test data"):
         assert warning not in done.stdout, done.stdout
     paths = Counter(asked.path for each in experts.values() for asked in each.asked)
-    assert all(paths[f"/v1/{name}"] > 5 for name in ("chat/completions", "completions", "embeddings")), paths
+    assert all(
+        paths[f"/v1/{name}"] > 5
+        for name in ("chat/completions", "completions", "embeddings")
+    ), paths
     assert "Traceback" not in served.said
 
 
 def test_every_endpoint_is_described(served: Serving) -> None:
-    """The description names each address that applications and operators use, and each body's shape."""
+    """The description names each address that applications and operators use, and each body's
+    shape.
+    """
     paths = httpx.get(f"{served.url}/openapi.json", trust_env=False).json()["paths"]
     routing = {"/v1/route", "/v1/releases/current", "/healthz", "/readyz", "/metrics"}
-    gateway = {"/v1/models", "/v1/chat/completions", "/v1/completions", "/v1/embeddings"}
+    gateway = {
+        "/v1/models",
+        "/v1/chat/completions",
+        "/v1/completions",
+        "/v1/embeddings",
+    }
     assert routing | gateway <= set(paths)
     posts = [path["post"] for path in paths.values() if "post" in path]
     assert all("application/json" in post["requestBody"]["content"] for post in posts)

@@ -8,7 +8,11 @@ from pathlib import Path
 import pytest
 
 from ridgeway.common.base.errors import InputError
-from ridgeway.common.serve.serve_settings import ServeSettings, serve_settings, write_template
+from ridgeway.common.serve.serve_settings import (
+    ServeSettings,
+    serve_settings,
+    write_template,
+)
 from tests.support.commands import Workshop
 
 
@@ -22,12 +26,20 @@ def test_without_a_file_the_settings_are_the_defaults() -> None:
     assert serve_settings(None, port=None) == ServeSettings()
 
 
-def test_options_override_the_file_and_its_paths_are_relative_to_its_folder(tmp_path: Path) -> None:
+def test_options_override_the_file_and_its_paths_are_relative_to_its_folder(
+    tmp_path: Path,
+) -> None:
     """An option that is not given changes nothing."""
-    path = written(tmp_path, 'port = 9000\nmax_body = 8\nkeys = "keys.toml"\ntls_cert = "/etc/cert.pem"')
+    path = written(
+        tmp_path,
+        'port = 9000\nmax_body = 8\nkeys = "keys.toml"\ntls_cert = "/etc/cert.pem"',
+    )
     settings = serve_settings(path, port=9001, host=None, experts=Path("e.toml"))
     assert (settings.port, settings.host, settings.max_body) == (9001, "127.0.0.1", 8)
-    assert (settings.keys, settings.tls_cert) == (tmp_path / "keys.toml", Path("/etc/cert.pem"))
+    assert (settings.keys, settings.tls_cert) == (
+        tmp_path / "keys.toml",
+        Path("/etc/cert.pem"),
+    )
     assert settings.experts == Path("e.toml")
 
 
@@ -49,7 +61,10 @@ def test_options_override_the_file_and_its_paths_are_relative_to_its_folder(tmp_
         ("drain = -1", "drain: "),
         ("drift_share = 0.0", "drift_share: "),
         ("drift_share = 1.5", "drift_share: "),
-        ('allow_host = ["https://a"]', r"allow_host.0: 'https://a' is not a plain host name"),
+        (
+            'allow_host = ["https://a"]',
+            r"allow_host.0: 'https://a' is not a plain host name",
+        ),
         ('allow_origin = ["*"]', r"allow_origin.0: '\*' is not an origin"),
         ('log_format = "xml"', "log_format: "),
         ('sentences = "sometimes"', "sentences: "),
@@ -71,11 +86,17 @@ def test_the_template_holds_every_setting_and_its_default(tmp_path: Path) -> Non
     path = tmp_path / "serve.toml"
     write_template(path)
     assert serve_settings(path) == ServeSettings()
-    lines = [line.removeprefix("#") for line in path.read_text().splitlines() if not line.startswith("# ")]
+    lines = [
+        line.removeprefix("#")
+        for line in path.read_text().splitlines()
+        if not line.startswith("# ")
+    ]
     given = tomllib.loads("\n".join(lines))
     assert set(given) == set(ServeSettings.model_fields)
     fields = ServeSettings.model_fields.items()
-    assert all(given[name] == field.default for name, field in fields if not field.examples)
+    assert all(
+        given[name] == field.default for name, field in fields if not field.examples
+    )
     path.write_text("\n".join(lines))
     serve_settings(path)
     with pytest.raises(InputError, match="exists already"):
@@ -99,5 +120,9 @@ def test_the_command_line_has_at_most_ten_options() -> None:
 
     app = Typer(add_completion=False)
     app.command()(serve)
-    options = [parameter for parameter in get_command(app).params if parameter.param_type_name == "option"]
+    options = [
+        parameter
+        for parameter in get_command(app).params
+        if parameter.param_type_name == "option"
+    ]
     assert len([option for option in options if option.name != "help"]) <= 10

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from ridgeway.common.serve.telemetry import MAX_STEPS, MAX_TIMES_PER_STEP, STEP_S, Activity
+from ridgeway.common.serve.telemetry import (
+    MAX_STEPS,
+    MAX_TIMES_PER_STEP,
+    STEP_S,
+    Activity,
+)
 from tests.support.in_process import Clock
 
 

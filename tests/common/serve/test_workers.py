@@ -15,7 +15,13 @@ from typing import Any
 
 import httpx
 import pytest
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    generate_latest,
+)
 from prometheus_client.parser import text_string_to_metric_families
 
 from ridgeway.common.http.access_rules import RateLimiter, rate_of
@@ -31,10 +37,16 @@ SOME_EVIDENCE = 2
 
 
 @pytest.mark.slow
-def test_workers_are_renewed_under_load_without_a_failed_request(tmp_path: Path) -> None:
-    """SIGHUP replaces both while clients ask, over kept and over new connections; metrics are those of all together."""
+def test_workers_are_renewed_under_load_without_a_failed_request(
+    tmp_path: Path,
+) -> None:
+    """SIGHUP replaces both while clients ask, over kept and over new connections; metrics are those
+    of all together.
+    """
     release_of(tmp_path / "release", ["code", "law"])
-    with Serving(tmp_path, tmp_path / "release", "--workers", "2", settings={"keep_alive": 1}) as serving:
+    with Serving(
+        tmp_path, tmp_path / "release", "--workers", "2", settings={"keep_alive": 1}
+    ) as serving:
         before = serving.children()
         assert len(before) == 2
         stopped = threading.Event()
@@ -46,7 +58,9 @@ def test_workers_are_renewed_under_load_without_a_failed_request(tmp_path: Path)
             headers = {"connection": "close"} if place == 0 else {}
             while not stopped.wait(0.01):
                 try:
-                    answer = kept.post("/v1/route", json={"prompt": "hello"}, headers=headers)
+                    answer = kept.post(
+                        "/v1/route", json={"prompt": "hello"}, headers=headers
+                    )
                     asked[place] += 1
                     if answer.status_code != 200:
                         failures.append(answer.status_code)
@@ -59,7 +73,10 @@ def test_workers_are_renewed_under_load_without_a_failed_request(tmp_path: Path)
             client.start()
         wait_for("clients ask", lambda: min(asked) > 20)
         os.kill(serving.pid, signal.SIGHUP)
-        wait_for("both are renewed", lambda: len(serving.children() - before) == 2 == len(serving.children()))
+        wait_for(
+            "both are renewed",
+            lambda: len(serving.children() - before) == 2 == len(serving.children()),
+        )
         sofar = sum(asked)
         wait_for("clients go on", lambda: sum(asked) > sofar + 20)
         stopped.set()
@@ -68,20 +85,33 @@ def test_workers_are_renewed_under_load_without_a_failed_request(tmp_path: Path)
         assert not failures, failures[:3]
         wait_for(
             "all requests are counted together",
-            lambda: serving.metric("ridgeway_requests_total", path="/v1/route", status="200") == sum(asked),
+            lambda: (
+                serving.metric(
+                    "ridgeway_requests_total", path="/v1/route", status="200"
+                )
+                == sum(asked)
+            ),
         )
         victim = min(serving.children())
         os.kill(victim, signal.SIGKILL)
-        wait_for("another is started", lambda: victim not in serving.children() and len(serving.children()) == 2)
+        wait_for(
+            "another is started",
+            lambda: victim not in serving.children() and len(serving.children()) == 2,
+        )
         serving.http.close()
         assert serving.process is not None
         serving.process.send_signal(signal.SIGTERM)
-        assert wait_for_end(serving.process, patience_s=30.0, details=lambda: serving.said) == 0
+        assert (
+            wait_for_end(serving.process, patience_s=30.0, details=lambda: serving.said)
+            == 0
+        )
 
 
 @pytest.mark.slow
 def test_any_worker_knows_what_another_was_asked(tmp_path: Path) -> None:
-    """A response goes on where it lies, and a session stays, whichever worker the next connection comes to."""
+    """A response goes on where it lies, and a session stays, whichever worker the next connection
+    comes to.
+    """
     domains = ["code", "law"]
     release_of(tmp_path / "release", domains, strength=SOME_EVIDENCE)
 
@@ -90,27 +120,44 @@ def test_any_worker_knows_what_another_was_asked(tmp_path: Path) -> None:
         return lambda asked: asked.reply(200, answer)
 
     with contextlib.ExitStack() as stack:
-        experts = {name: stack.enter_context(Expert(answering(name))) for name in domains}
-        file = write_experts(tmp_path / "experts.toml", {name: each.url for name, each in experts.items()})
+        experts = {
+            name: stack.enter_context(Expert(answering(name))) for name in domains
+        }
+        file = write_experts(
+            tmp_path / "experts.toml",
+            {name: each.url for name, each in experts.items()},
+        )
         options = "--workers", "2", "--experts", file
         serving = stack.enter_context(Serving(tmp_path, tmp_path / "release", *options))
 
         def ask(path: str, **body: Any) -> tuple[str, str]:
             headers = {"x-session-id": "one"}
             answer = httpx.post(
-                f"{serving.url}{path}", json={"model": "auto", **body}, headers=headers, trust_env=False, verify=False
+                f"{serving.url}{path}",
+                json={"model": "auto", **body},
+                headers=headers,
+                trust_env=False,
+                verify=False,
             )
             assert answer.status_code == 200, answer.text
-            return answer.headers["x-ridgeway-expert"], answer.headers["x-ridgeway-reason"]
+            return answer.headers["x-ridgeway-expert"], answer.headers[
+                "x-ridgeway-reason"
+            ]
 
         code, law = (prompt_for(name, domains) for name in domains)
         assert ask("/v1/responses", input=code)[0] == "code"
-        assert {ask("/v1/responses", input=law, previous_response_id="resp_1") for _ in range(12)} == {
+        assert {
+            ask("/v1/responses", input=law, previous_response_id="resp_1")
+            for _ in range(12)
+        } == {("code", "sticky")}
+        assert (
+            ask("/v1/chat/completions", messages=[{"role": "user", "content": code}])[0]
+            == "code"
+        )
+        short = [{"role": "user", "content": law[:3]}]
+        assert {ask("/v1/chat/completions", messages=short) for _ in range(12)} == {
             ("code", "sticky")
         }
-        assert ask("/v1/chat/completions", messages=[{"role": "user", "content": code}])[0] == "code"
-        short = [{"role": "user", "content": law[:3]}]
-        assert {ask("/v1/chat/completions", messages=short) for _ in range(12)} == {("code", "sticky")}
 
 
 UNSTEADY = """
@@ -133,7 +180,9 @@ sys.exit(Supervisor(1, work, folder).run())
 @pytest.mark.slow
 def test_a_worker_that_cannot_start_again_is_tried_until_it_can(tmp_path: Path) -> None:
     """Else a service would go on with fewer and fewer."""
-    with subprocess.Popen([sys.executable, "-c", UNSTEADY, tmp_path], stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", UNSTEADY, tmp_path], stderr=subprocess.PIPE, text=True
+    ) as process:
         try:
             wait_for("the first works", lambda: len(list(tmp_path.iterdir())) == 1)
             first = int(next(tmp_path.iterdir()).name.partition("-")[2])
@@ -169,14 +218,23 @@ sys.exit(Supervisor(2, work, folder).run())
 
 
 @pytest.mark.slow
-def test_workers_that_die_while_they_are_renewed_do_not_end_the_service(tmp_path: Path) -> None:
+def test_workers_that_die_while_they_are_renewed_do_not_end_the_service(
+    tmp_path: Path,
+) -> None:
     """Whoever has gone already needs no telling."""
-    with subprocess.Popen([sys.executable, "-c", DYING, tmp_path], stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", DYING, tmp_path], stderr=subprocess.PIPE, text=True
+    ) as process:
         try:
             wait_for("both work", lambda: len(list(tmp_path.iterdir())) == 2)
             time.sleep(1.0)
             process.send_signal(signal.SIGHUP)
-            wait_for("others work", lambda: len(list(tmp_path.iterdir())) == 4 or process.poll() is not None)
+            wait_for(
+                "others work",
+                lambda: (
+                    len(list(tmp_path.iterdir())) == 4 or process.poll() is not None
+                ),
+            )
             time.sleep(3.0)
             assert process.poll() is None
             process.terminate()
@@ -189,7 +247,9 @@ def test_workers_that_die_while_they_are_renewed_do_not_end_the_service(tmp_path
 @pytest.mark.slow
 def test_workers_that_cannot_begin_are_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    done = Workshop(tmp_path).run("serve", tmp_path / "empty", "--workers", "2", "--port", "18999")
+    done = Workshop(tmp_path).run(
+        "serve", tmp_path / "empty", "--workers", "2", "--port", "18999"
+    )
     assert done.code == 2
     assert done.stderr.count("contains no release") == 1
 
@@ -207,25 +267,37 @@ def test_a_rate_holds_for_all_processes_together(tmp_path: Path) -> None:
 
 
 def test_metrics_of_several_processes_add_up() -> None:
-    """Counts and streams are sums, other measures the largest; of a process that has ended, counts alone remain."""
+    """Counts and streams are sums, other measures the largest; of a process that has ended, counts
+    alone remain.
+    """
 
     def process(counted: float, measured: float) -> bytes:
         registry = CollectorRegistry()
-        Counter("asked", 'With "quotes"', ("path",), namespace="ridgeway", registry=registry).labels('a"\\b').inc(
-            counted
-        )
+        Counter(
+            "asked", 'With "quotes"', ("path",), namespace="ridgeway", registry=registry
+        ).labels('a"\\b').inc(counted)
         Gauge("streams", "Now", namespace="ridgeway", registry=registry).set(measured)
         Gauge("alarm", "Now", namespace="ridgeway", registry=registry).set(measured)
-        Histogram("seconds", "Times", namespace="ridgeway", registry=registry, buckets=(1.0,)).observe(counted)
+        Histogram(
+            "seconds", "Times", namespace="ridgeway", registry=registry, buckets=(1.0,)
+        ).observe(counted)
         return generate_latest(registry)
 
-    texts = [(process(1, 1), True), (process(2, float("nan")), True), (process(4, 9), False), (process(1, 3), True)]
+    texts = [
+        (process(1, 1), True),
+        (process(2, float("nan")), True),
+        (process(4, 9), False),
+        (process(1, 3), True),
+    ]
     found = {
         (sample.name, sample.labels.get("le", "")): sample.value
         for family in text_string_to_metric_families(merged_metrics(texts).decode())
         for sample in family.samples
     }
     assert found["ridgeway_asked_total", ""] == 8
-    assert found["ridgeway_seconds_bucket", "1.0"] == 2 and found["ridgeway_seconds_count", ""] == 4
+    assert (
+        found["ridgeway_seconds_bucket", "1.0"] == 2
+        and found["ridgeway_seconds_count", ""] == 4
+    )
     assert found["ridgeway_alarm", ""] == 3
     assert merged_metrics([(merged_metrics(texts), True)]) == merged_metrics(texts)

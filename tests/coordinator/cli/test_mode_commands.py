@@ -1,4 +1,6 @@
-"""Modes on the operator's command line: which one a new federation has, what that means, and what invitations carry."""
+"""Modes on the operator's command line: which one a new federation has, what that means, and what
+invitations carry.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ def shop(tmp_path: Path) -> Workshop:
 
 
 def test_a_new_federation_is_private_unless_told_otherwise(shop: Workshop) -> None:
-    """The mode and its sentence are printed, and stand in the settings; of private rounds, where the prior is from."""
+    """The mode and its sentence are printed, and stand in the settings; of private rounds, where
+    the prior is from.
+    """
     encoder = ("--encoder", f"dir:{shop / 'encoder'}")
     made = shop.call("coordinator", "init", shop / "one", *encoder)
     assert made.code == 0, made.stderr
@@ -38,8 +42,13 @@ def test_a_new_federation_is_private_unless_told_otherwise(shop: Workshop) -> No
     for mode in ("masked", "clear"):
         other = shop.call("coordinator", "init", shop / mode, "--mode", mode, *encoder)
         assert MODE_SENTENCES[Federation(shop / mode).settings.mode] in other.stderr
-        assert Federation(shop / mode).settings.mode == mode and "built-in text" not in other.stderr
-    told = shop.call("coordinator", "init", shop / "json", "--mode", "masked", *encoder, "--json").json
+        assert (
+            Federation(shop / mode).settings.mode == mode
+            and "built-in text" not in other.stderr
+        )
+    told = shop.call(
+        "coordinator", "init", shop / "json", "--mode", "masked", *encoder, "--json"
+    ).json
     assert told["mode"] == "masked"
 
 
@@ -55,8 +64,16 @@ def test_an_address_that_no_holder_can_reach_is_warned_of(shop: Workshop) -> Non
         "--listen",
         "0.0.0.0:9443",
     )
-    assert "warning   invitations contain an address that no holder" in shop.call(*made, shop / "one").stderr
-    assert "warning" not in shop.call(*made, shop / "two", "--address", "router.example.org:9443").stderr
+    assert (
+        "warning   invitations contain an address that no holder"
+        in shop.call(*made, shop / "one").stderr
+    )
+    assert (
+        "warning"
+        not in shop.call(
+            *made, shop / "two", "--address", "router.example.org:9443"
+        ).stderr
+    )
 
 
 def test_results_are_on_stdout_and_changes_have_plain_words(shop: Workshop) -> None:
@@ -67,8 +84,13 @@ def test_results_are_on_stdout_and_changes_have_plain_words(shop: Workshop) -> N
     retire(parties.federation(), "code")
     parties.admit("code")
     folder = parties.federation().folder
-    assert shop.call("coordinator", "verify", folder).stdout.startswith(f"verified  {folder}: ")
-    assert "verified  journal" in shop.call("client", "verify", parties.homes["law"]).stdout
+    assert shop.call("coordinator", "verify", folder).stdout.startswith(
+        f"verified  {folder}: "
+    )
+    assert (
+        "verified  journal"
+        in shop.call("client", "verify", parties.homes["law"]).stdout
+    )
     done = shop.call("coordinator", "rollback", folder, "1")
     assert "rolled    back to 0001" in done.stderr and "--end-rollback" in done.stderr
 
@@ -84,7 +106,9 @@ def test_a_mode_that_there_is_not_is_one_sentence(shop: Workshop) -> None:
     assert not (shop / "one").exists()
 
 
-def test_private_federations_have_an_encoder_without_words(shop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_private_federations_have_an_encoder_without_words(
+    shop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The others have that of the presets; what is named is taken."""
     asked: list[str] = []
 
@@ -99,16 +123,31 @@ def test_private_federations_have_an_encoder_without_words(shop: Workshop, monke
 
 
 def test_an_invitation_to_private_rounds_carries_the_prior(shop: Workshop) -> None:
-    """Under the name by which a holder's folder has it, and the terms name its fingerprint; no other needs one."""
+    """Under the name by which a holder's folder has it, and the terms name its fingerprint; no
+    other needs one.
+    """
     assert holder_module.PRIOR == PRIOR
     for mode in ("private", "masked"):
         folder = shop / mode
-        shop.call("coordinator", "init", folder, "--mode", mode, "--encoder", f"dir:{shop / 'encoder'}")
-        prior = make_prior(tiny_encoder(), [own_texts("public", name, 20) for name in ("code", "law")])
+        shop.call(
+            "coordinator",
+            "init",
+            folder,
+            "--mode",
+            mode,
+            "--encoder",
+            f"dir:{shop / 'encoder'}",
+        )
+        prior = make_prior(
+            tiny_encoder(), [own_texts("public", name, 20) for name in ("code", "law")]
+        )
         write_prior(prior, folder / PRIOR)
         keep_installed(Federation(folder))
         done = shop.call("coordinator", "invite", folder)
-        assert done.code == 0 and MODE_SENTENCES[Federation(folder).settings.mode] in done.stderr
+        assert (
+            done.code == 0
+            and MODE_SENTENCES[Federation(folder).settings.mode] in done.stderr
+        )
         terms = read_signed_json(folder / "invite" / "invite.json", Invite).terms
         carried = folder / "invite" / PRIOR
         assert carried.exists() == (terms.privacy is not None)

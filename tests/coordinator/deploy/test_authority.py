@@ -1,4 +1,6 @@
-"""The operator's authority: what it makes is accepted by TLS as it is used, private, and never overwritten."""
+"""The operator's authority: what it makes is accepted by TLS as it is used, private, and never
+overwritten.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ FILES = ("ca.crt", "ca.key", "server.crt", "server.key")
 
 
 def handshake(folder: Path, authority: Path, name: str) -> None:
-    """A TLS handshake in memory, with every check on: the authority, the name, the time, the strict rules."""
+    """A TLS handshake in memory, with every check on: the authority, the name, the time, the strict
+    rules.
+    """
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.load_cert_chain(folder / "server.crt", folder / "server.key")
     client = ssl.create_default_context(cafile=str(authority))
@@ -39,9 +43,16 @@ def handshake(folder: Path, authority: Path, name: str) -> None:
             continue
 
 
-@pytest.mark.parametrize("name", ["coordinator.example.org", "10.1.2.3", "2001:db8::1", "localhost", "127.0.0.1"])
-def test_a_client_with_the_authority_accepts_every_name(tmp_path: Path, name: str) -> None:
-    """The names that were asked for, and always those of the machine itself, hold under strict verification."""
+@pytest.mark.parametrize(
+    "name",
+    ["coordinator.example.org", "10.1.2.3", "2001:db8::1", "localhost", "127.0.0.1"],
+)
+def test_a_client_with_the_authority_accepts_every_name(
+    tmp_path: Path, name: str
+) -> None:
+    """The names that were asked for, and always those of the machine itself, hold under strict
+    verification.
+    """
     create_authority(tmp_path, ["Coordinator.Example.org", "10.1.2.3", "[2001:db8::1]"])
     handshake(tmp_path, tmp_path / "ca.crt", name)
 
@@ -58,14 +69,20 @@ def test_another_name_and_another_authority_are_refused(tmp_path: Path) -> None:
 def test_keys_are_private_and_nothing_is_overwritten(tmp_path: Path) -> None:
     create_authority(tmp_path, [])
     before = {name: (tmp_path / name).read_bytes() for name in FILES}
-    assert all(stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600 for name in FILES if name.endswith(".key"))
+    assert all(
+        stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600
+        for name in FILES
+        if name.endswith(".key")
+    )
     with pytest.raises(CertificateError, match="never overwritten"):
         create_authority(tmp_path, ["new.example.org"])
     assert before == {name: (tmp_path / name).read_bytes() for name in FILES}
 
 
 @pytest.mark.parametrize("left", FILES)
-def test_one_file_that_is_there_stops_the_making_of_all(tmp_path: Path, left: str) -> None:
+def test_one_file_that_is_there_stops_the_making_of_all(
+    tmp_path: Path, left: str
+) -> None:
     (tmp_path / left).write_text("mine", encoding="utf-8")
     with pytest.raises(CertificateError, match=left):
         create_authority(tmp_path, [])
@@ -86,15 +103,35 @@ def test_a_renewed_certificate_needs_no_new_authority(tmp_path: Path) -> None:
 def test_a_certificate_says_names_and_end(tmp_path: Path) -> None:
     create_authority(tmp_path, ["a.example.org", "10.0.0.7"])
     certificate = x509.load_pem_x509_certificate((tmp_path / "server.crt").read_bytes())
-    named = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    assert set(named.get_values_for_type(x509.DNSName)) == {"a.example.org", "localhost"}
-    assert set(map(str, named.get_values_for_type(x509.IPAddress))) == {"10.0.0.7", "127.0.0.1"}
-    left = {name: (end - datetime.now(UTC)).days for name, end in certificate_ends(tmp_path).items()}
+    named = certificate.extensions.get_extension_for_class(
+        x509.SubjectAlternativeName
+    ).value
+    assert set(named.get_values_for_type(x509.DNSName)) == {
+        "a.example.org",
+        "localhost",
+    }
+    assert set(map(str, named.get_values_for_type(x509.IPAddress))) == {
+        "10.0.0.7",
+        "127.0.0.1",
+    }
+    left = {
+        name: (end - datetime.now(UTC)).days
+        for name, end in certificate_ends(tmp_path).items()
+    }
     assert 725 <= left["server"] <= 730 and 3640 <= left["authority"] <= 3650
 
 
 @pytest.mark.parametrize(
-    "host", ["", "a b", "https://a.example.org", "a.example.org:8443", "*.example.org", "-a", "a/b"]
+    "host",
+    [
+        "",
+        "a b",
+        "https://a.example.org",
+        "a.example.org:8443",
+        "*.example.org",
+        "-a",
+        "a/b",
+    ],
 )
 def test_what_is_no_host_is_refused(tmp_path: Path, host: str) -> None:
     with pytest.raises(CertificateError, match="host name"):
@@ -119,8 +156,12 @@ def test_a_damaged_certificate_is_named(tmp_path: Path) -> None:
         certificate_ends(tmp_path)
 
 
-def test_a_renewed_authority_of_the_same_key_is_one_with_the_old(tmp_path: Path) -> None:
-    """Whoever has the old ca.crt accepts certificates made after the renewal, and the other way round."""
+def test_a_renewed_authority_of_the_same_key_is_one_with_the_old(
+    tmp_path: Path,
+) -> None:
+    """Whoever has the old ca.crt accepts certificates made after the renewal, and the other way
+    round.
+    """
     create_authority(tmp_path, ["a.example.org"])
     old = tmp_path / "old.crt"
     old.write_bytes((tmp_path / "ca.crt").read_bytes())
@@ -132,7 +173,9 @@ def test_a_renewed_authority_of_the_same_key_is_one_with_the_old(tmp_path: Path)
 
 
 def test_an_authority_with_another_key_breaks_with_the_old(tmp_path: Path) -> None:
-    """After a theft, nothing that the old key signed is accepted by whoever has taken the new ca.crt."""
+    """After a theft, nothing that the old key signed is accepted by whoever has taken the new
+    ca.crt.
+    """
     create_authority(tmp_path / "a", ["a.example.org"])
     create_authority(tmp_path / "stolen", ["a.example.org"])
     for name in FILES:
@@ -147,25 +190,49 @@ def test_an_authority_with_another_key_breaks_with_the_old(tmp_path: Path) -> No
 
 @pytest.mark.parametrize(
     ("days", "told"),
-    [(0, []), (668, []), (670, ["expires in 59 days"]), (729.5, ["within a day"]), (731, ["expired on"])],
+    [
+        (0, []),
+        (668, []),
+        (670, ["expires in 59 days"]),
+        (729.5, ["within a day"]),
+        (731, ["expired on"]),
+    ],
 )
-def test_an_end_is_spoken_of_from_sixty_days_before(tmp_path: Path, days: float, told: list[str]) -> None:
+def test_an_end_is_spoken_of_from_sixty_days_before(
+    tmp_path: Path, days: float, told: list[str]
+) -> None:
     """And not earlier; with the date, and the command that renews it."""
     create_authority(tmp_path / "link", [])
-    words = ending_certificates(tmp_path / "link", datetime.now(UTC) + timedelta(days=days))
-    assert [part in each for part, each in zip(told, words, strict=True)] == [True] * len(told)
-    assert all(each.endswith(f"run: ridgeway coordinator renew {tmp_path}") for each in words)
+    words = ending_certificates(
+        tmp_path / "link", datetime.now(UTC) + timedelta(days=days)
+    )
+    assert [part in each for part, each in zip(told, words, strict=True)] == [
+        True
+    ] * len(told)
+    assert all(
+        each.endswith(f"run: ridgeway coordinator renew {tmp_path}") for each in words
+    )
 
 
-def test_a_certificate_that_cannot_serve_is_refused_with_its_reason(tmp_path: Path) -> None:
-    """One that has ended, one that does not hold yet, one for another host; and one that serves is not."""
+def test_a_certificate_that_cannot_serve_is_refused_with_its_reason(
+    tmp_path: Path,
+) -> None:
+    """One that has ended, one that does not hold yet, one for another host; and one that serves is
+    not.
+    """
     create_authority(tmp_path / "link", ["a.example.org", "::1"])
     now = datetime.now(UTC)
     for address in ("a.example.org:1", "A.Example.org:1", "[::1]:1", "127.0.0.1:1"):
         check_certificates(tmp_path / "link", address, now)
     with pytest.raises(CertificateError, match=r"server expired on .*renew"):
-        check_certificates(tmp_path / "link", "a.example.org:1", now + timedelta(days=731))
+        check_certificates(
+            tmp_path / "link", "a.example.org:1", now + timedelta(days=731)
+        )
     with pytest.raises(CertificateError, match=r"set the clock"):
-        check_certificates(tmp_path / "link", "a.example.org:1", now - timedelta(days=1))
-    with pytest.raises(CertificateError, match=r"does not cover b\.example\.org.*renew"):
+        check_certificates(
+            tmp_path / "link", "a.example.org:1", now - timedelta(days=1)
+        )
+    with pytest.raises(
+        CertificateError, match=r"does not cover b\.example\.org.*renew"
+    ):
         check_certificates(tmp_path / "link", "b.example.org:1", now)

@@ -1,4 +1,6 @@
-"""Backups: taken in the middle of a round, restored to the same bytes; an older one is noticed, and mended honestly."""
+"""Backups: taken in the middle of a round, restored to the same bytes; an older one is noticed, and
+mended honestly.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,13 @@ from ridgeway.coordinator.round.federation import Federation
 from ridgeway.coordinator.round.progress import Event
 from ridgeway.coordinator.round.round import run_round
 from tests.support.deployment import files_of
-from tests.support.simulated_federation import Direct, Parties, found, no_watch, populate
+from tests.support.simulated_federation import (
+    Direct,
+    Parties,
+    found,
+    no_watch,
+    populate,
+)
 
 DOMAINS = {"code": "code", "code-2": "code", "law": "law", "medicine": "medicine"}
 
@@ -52,13 +60,17 @@ class BackingUp(Direct):
         place.mkdir()
         self.taken: list[Path] = []
 
-    def exchange(self, packets: Mapping[int, Packet], seconds: float) -> Iterator[tuple[int, PeerAnswer]]:
+    def exchange(
+        self, packets: Mapping[int, Packet], seconds: float
+    ) -> Iterator[tuple[int, PeerAnswer]]:
         yield from super().exchange(packets, seconds)
         self.taken.append(self._place / f"{len(self.taken):02}.backup")
         back_up(self._parties.federation(), self.taken[-1])
 
 
-def run(parties: Parties, transport: Direct | None = None, told: list[Event] | None = None) -> Federation:
+def run(
+    parties: Parties, transport: Direct | None = None, told: list[Event] | None = None
+) -> Federation:
     federation = parties.federation()
     watch = told.append if told is not None else no_watch
     run_round(federation, transport or Direct(parties), watch)
@@ -72,8 +84,12 @@ def restored(source: Path, parties: Parties) -> Federation:
     return parties.federation()
 
 
-def test_a_backup_of_every_moment_of_a_round_is_whole(parties: Parties, tmp_path: Path) -> None:
-    """Whatever step it was taken in, it restores to a folder that verifies; the last to the release's very bytes."""
+def test_a_backup_of_every_moment_of_a_round_is_whole(
+    parties: Parties, tmp_path: Path
+) -> None:
+    """Whatever step it was taken in, it restores to a folder that verifies; the last to the
+    release's very bytes.
+    """
     transport = BackingUp(parties, tmp_path / "backups")
     federation = run(parties, transport)
     assert len(transport.taken) >= 8
@@ -87,21 +103,29 @@ def test_a_backup_of_every_moment_of_a_round_is_whole(parties: Parties, tmp_path
     again = Federation(tmp_path / "again")
     assert again.ledger.standing() == federation.ledger.standing()
     assert files_of(again.release_folder(1)) == files_of(federation.release_folder(1))
-    assert (again.folder / "releases" / "latest").resolve() == again.release_folder(1).resolve()
+    assert (again.folder / "releases" / "latest").resolve() == again.release_folder(
+        1
+    ).resolve()
     assert again.identity.public == federation.identity.public
 
 
-def test_a_restored_coordinator_has_its_bundles_and_its_own_code_of_each(parties: Parties, tmp_path: Path) -> None:
+def test_a_restored_coordinator_has_its_bundles_and_its_own_code_of_each(
+    parties: Parties, tmp_path: Path
+) -> None:
     federation = parties.federation()
     keep_installed(federation)
     back_up(federation, tmp_path / "backup")
     restore(tmp_path / "backup", tmp_path / "restored")
     kept = {path.name: path for path in (tmp_path / "restored/link/bundles").iterdir()}
     assert set(kept) == {f"{installed_sha256()}.fab", f"{installed_sha256()}.server"}
-    assert (kept[f"{installed_sha256()}.server"] / "ridgeway/coordinator/server_app.py").is_file()
+    assert (
+        kept[f"{installed_sha256()}.server"] / "ridgeway/coordinator/server_app.py"
+    ).is_file()
 
 
-def test_nobody_else_can_read_a_backup_or_what_was_restored(parties: Parties, tmp_path: Path) -> None:
+def test_nobody_else_can_read_a_backup_or_what_was_restored(
+    parties: Parties, tmp_path: Path
+) -> None:
     back_up(parties.federation(), tmp_path / "backup")
     restore(tmp_path / "backup", tmp_path / "restored")
     secrets = [tmp_path / "backup", *(tmp_path / "restored").rglob("*.key")]
@@ -134,12 +158,18 @@ def altered(source: Path, name: str, content: bytes) -> Path:
     return target
 
 
-def test_a_damaged_backup_is_refused_and_leaves_no_folder(parties: Parties, tmp_path: Path) -> None:
+def test_a_damaged_backup_is_refused_and_leaves_no_folder(
+    parties: Parties, tmp_path: Path
+) -> None:
     """One byte, one file less, one more, a list that is no list, half of it, none of it."""
     run(parties)
     source = tmp_path / "backup"
     made = back_up(parties.federation(), source)
-    for name in (LEDGER, "coordinator.key", next(name for name in made.files if name.startswith("contributions/"))):
+    for name in (
+        LEDGER,
+        "coordinator.key",
+        next(name for name in made.files if name.startswith("contributions/")),
+    ):
         with pytest.raises(FormatError, match="damaged"):
             restore(altered(source, name, b"x"), tmp_path / "new")
     for content in (b"{}", b"[]", b""):
@@ -155,9 +185,12 @@ def test_a_damaged_backup_is_refused_and_leaves_no_folder(parties: Parties, tmp_
     assert not (tmp_path / "new").exists()
 
 
-def test_after_yesterdays_backup_holders_whose_data_is_in_a_total_are_named(parties: Parties, tmp_path: Path) -> None:
-    """The ledger does not know the total; the holders do. The very same one may be opened again, and no other; the
-    next release takes a number that nobody has."""
+def test_after_yesterdays_backup_holders_whose_data_is_in_a_total_are_named(
+    parties: Parties, tmp_path: Path
+) -> None:
+    """The ledger does not know the total; the holders do. The very same one may be opened again,
+    and no other; the next release takes a number that nobody has.
+    """
     back_up(parties.federation(), tmp_path / "yesterday")
     federation = run(parties)
     router = (federation.release_folder(1) / ROUTER).read_bytes()
@@ -169,7 +202,9 @@ def test_after_yesterdays_backup_holders_whose_data_is_in_a_total_are_named(part
     assert (federation.release_folder(2) / ROUTER).read_bytes() == router
     restored(tmp_path / "yesterday", parties)
     parties.ready("law")
-    with pytest.raises(RoundFailed, match="code, code-2, medicine must open a new epoch"):
+    with pytest.raises(
+        RoundFailed, match="code, code-2, medicine must open a new epoch"
+    ):
         run(parties)
     for name in ("code", "code-2", "medicine"):
         parties.ready(name)
@@ -178,8 +213,12 @@ def test_after_yesterdays_backup_holders_whose_data_is_in_a_total_are_named(part
     assert parties.holder("law").newest == 3
 
 
-def test_a_backup_into_a_folder_that_is_not_there_says_so(parties: Parties, tmp_path: Path) -> None:
-    """It makes none: a name that was mistyped, or a disk that is not mounted, is no place for a backup."""
+def test_a_backup_into_a_folder_that_is_not_there_says_so(
+    parties: Parties, tmp_path: Path
+) -> None:
+    """It makes none: a name that was mistyped, or a disk that is not mounted, is no place for a
+    backup.
+    """
     with pytest.raises(InputError, match=r"there is no folder .*/typo; make it first"):
         back_up(parties.federation(), tmp_path / "typo" / "co.backup")
     assert not (tmp_path / "typo").exists()

@@ -1,4 +1,6 @@
-"""A coordinator's folder as it is made: settings that read back as they were written, and mistakes in one sentence."""
+"""A coordinator's folder as it is made: settings that read back as they were written, and mistakes
+in one sentence.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,10 @@ from hypothesis import strategies as st
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.settings import Sampling
 from ridgeway.common.base.settings_file import read_settings
-from ridgeway.coordinator.deploy.coordinator_folder import create_federation, settings_text
+from ridgeway.coordinator.deploy.coordinator_folder import (
+    create_federation,
+    settings_text,
+)
 from ridgeway.coordinator.round.federation import (
     COORDINATOR_TOML,
     Abstention,
@@ -24,7 +29,9 @@ from ridgeway.coordinator.round.federation import (
 )
 
 words = st.text(min_size=1, max_size=12)
-addresses = st.sampled_from(("127.0.0.1:1", "ridgeway.example.org:9443", "[::1]:80", 'a"b\\c:1'))
+addresses = st.sampled_from(
+    ("127.0.0.1:1", "ridgeway.example.org:9443", "[::1]:80", 'a"b\\c:1')
+)
 positive = st.floats(min_value=0, exclude_min=True, allow_infinity=False)
 settings = st.builds(
     FederationSettings,
@@ -46,7 +53,9 @@ settings = st.builds(
         min_holders=st.integers(2, 1 << 20),
         wait=st.floats(min_value=0, allow_infinity=False),
         deadline=positive,
-        may_lapse=st.lists(st.sampled_from(("law", "code")), max_size=2, unique=True).map(tuple),
+        may_lapse=st.lists(
+            st.sampled_from(("law", "code")), max_size=2, unique=True
+        ).map(tuple),
     ),
     router=st.builds(
         RouterSettings,
@@ -62,7 +71,12 @@ settings = st.builds(
         delta=st.floats(1e-30, 1e-3),
     ),
     abstention=st.just(Abstention())
-    | st.builds(Abstention, threshold=st.floats(0, 1), fallback=words, outside=st.just(("everyday",))),
+    | st.builds(
+        Abstention,
+        threshold=st.floats(0, 1),
+        fallback=words,
+        outside=st.just(("everyday",)),
+    ),
     examples=st.lists(st.just("Is 'this' a \"prompt\"? \\ {}"), max_size=2).map(tuple),
 )
 
@@ -81,13 +95,33 @@ def test_settings_read_back_are_the_settings_that_were_written(
     ("old", "new", "sentence"),
     [
         ("min_holders = 2", "min_holder = 2", "round.min_holder: unknown setting"),
-        ("min_holders = 2", "min_holders = 1", "round.min_holders: input should be greater than or equal to 2"),
-        ("stride = 128", "stride = 4", "a stride of 4 is shorter than the window of 32"),
+        (
+            "min_holders = 2",
+            "min_holders = 1",
+            "round.min_holders: input should be greater than or equal to 2",
+        ),
+        (
+            "stride = 128",
+            "stride = 4",
+            "a stride of 4 is shorter than the window of 32",
+        ),
         ("window = 32", "window = 0", "sampling: window is 0; it must be 1 to 65536"),
         ("[sampling]", "window = 8\n[other]", "window: unknown setting"),
-        ('mode = "private"', 'mode = "loud"', "mode: input should be 'private', 'masked' or 'clear'"),
-        ("ridge = 0.01", "ridge = 0", "router.ridge: input should be greater than or equal to 0.000001"),
-        ('sums = "columns"', 'sums = "rows"', "privacy.sums: input should be 'columns' or 'full'"),
+        (
+            'mode = "private"',
+            'mode = "loud"',
+            "mode: input should be 'private', 'masked' or 'clear'",
+        ),
+        (
+            "ridge = 0.01",
+            "ridge = 0",
+            "router.ridge: input should be greater than or equal to 0.000001",
+        ),
+        (
+            'sums = "columns"',
+            'sums = "rows"',
+            "privacy.sums: input should be 'columns' or 'full'",
+        ),
         ("[abstention]", "[abstention", "is not valid TOML"),
     ],
 )
@@ -108,7 +142,9 @@ def test_a_mistake_in_the_settings_is_one_sentence_that_names_it(
     assert "\n" not in str(error.value)
 
 
-def test_a_threshold_without_a_fallback_is_a_mistake_before_the_round(tmp_path: Path) -> None:
+def test_a_threshold_without_a_fallback_is_a_mistake_before_the_round(
+    tmp_path: Path,
+) -> None:
     """A router that may abstain must have something to name instead."""
     folder = tmp_path / "coordinator"
     create_federation(folder, FederationSettings())
@@ -118,7 +154,9 @@ def test_a_threshold_without_a_fallback_is_a_mistake_before_the_round(tmp_path: 
         Federation(folder)
 
 
-def test_an_existing_folder_is_never_touched_and_a_new_one_is_for_its_owner_alone(tmp_path: Path) -> None:
+def test_an_existing_folder_is_never_touched_and_a_new_one_is_for_its_owner_alone(
+    tmp_path: Path,
+) -> None:
     """Nor the key in it."""
     folder = tmp_path / "coordinator"
     made = create_federation(folder, FederationSettings())

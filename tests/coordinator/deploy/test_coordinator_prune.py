@@ -1,4 +1,6 @@
-"""What a round lets go: old routers and what old runs told; all that proves or judges anything stays, on both sides."""
+"""What a round lets go: old routers and what old runs told; all that proves or judges anything
+stays, on both sides.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +15,24 @@ from ridgeway.common.base.errors import InputError, RidgewayError, RoundFailed
 from ridgeway.common.base.files import write_whole
 from ridgeway.common.base.journal import JournalEntry
 from ridgeway.coordinator.deploy.backup import back_up, restore
-from ridgeway.coordinator.round.federation import _MAX_LOG_BYTES, KEPT_RUNS, Federation, FederationSettings
+from ridgeway.coordinator.round.federation import (
+    _MAX_LOG_BYTES,
+    KEPT_RUNS,
+    Federation,
+    FederationSettings,
+)
 from ridgeway.coordinator.round.ledger import LedgerRelease
 from ridgeway.coordinator.round.membership import rollback
 from ridgeway.coordinator.round.round import check_round, run_round
 from ridgeway.coordinator.round.run_order import RoundWishes
 from tests.support.faults import Crash, make_haste
-from tests.support.simulated_federation import Direct, Parties, found, no_watch, populate
+from tests.support.simulated_federation import (
+    Direct,
+    Parties,
+    found,
+    no_watch,
+    populate,
+)
 
 ROUNDS = 5
 
@@ -33,17 +46,27 @@ def parties(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Parties:
     for _ in range(ROUNDS):
         play(made)
     for number in range(KEPT_RUNS + 3):
-        write_whole(made.federation().folder / "progress" / f"2026{number:04}.jsonl", b"{}\n")
+        write_whole(
+            made.federation().folder / "progress" / f"2026{number:04}.jsonl", b"{}\n"
+        )
     return made
 
 
 def play(parties: Parties) -> LedgerRelease:
-    return run_round(parties.federation(), Direct(parties), no_watch, RoundWishes(even_unchanged=True))
+    return run_round(
+        parties.federation(),
+        Direct(parties),
+        no_watch,
+        RoundWishes(even_unchanged=True),
+    )
 
 
 def keeping(parties: Parties, keep: int) -> Federation:
     """Let the coordinator and its holders keep so many releases."""
-    for path in (parties.federation().folder / "coordinator.toml", *(each / "client.toml" for each in homes(parties))):
+    for path in (
+        parties.federation().folder / "coordinator.toml",
+        *(each / "client.toml" for each in homes(parties)),
+    ):
         path.write_text(re.sub("(?m)^keep = .*$", f"keep = {keep}", path.read_text()))
     return parties.federation()
 
@@ -58,13 +81,19 @@ def homes(parties: Parties) -> list[Path]:
 
 def files(folder: Path) -> dict[str, str]:
     return {
-        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        path.relative_to(folder).as_posix(): hashlib.sha256(
+            path.read_bytes()
+        ).hexdigest()
         for path in folder.rglob("*")
-        if path.is_file() and not path.is_symlink() and path.name not in ("lock", "ledger.db-wal", "ledger.db-shm")
+        if path.is_file()
+        and not path.is_symlink()
+        and path.name not in ("lock", "ledger.db-wal", "ledger.db-shm")
     }
 
 
-def test_a_round_lets_old_routers_and_runs_go_and_nothing_else(parties: Parties) -> None:
+def test_a_round_lets_old_routers_and_runs_go_and_nothing_else(
+    parties: Parties,
+) -> None:
     """The ledger says which; the next time there is nothing more to say."""
     federation = keeping(parties, 2)
     before = files(federation.folder)
@@ -76,9 +105,15 @@ def test_a_round_lets_old_routers_and_runs_go_and_nothing_else(parties: Parties)
         for name in ("router.safetensors", "tokenizer.json")
     }
     assert gone == expected | {f"progress/2026{number:04}.jsonl" for number in range(3)}
-    changed = {name for name, digest in before.items() if files(federation.folder).get(name, digest) != digest}
+    changed = {
+        name
+        for name, digest in before.items()
+        if files(federation.folder).get(name, digest) != digest
+    }
     assert changed <= {"ledger.db"}
-    assert [each.facts for each in pruned(parties)] == [{"releases": list(range(1, ROUNDS))}]
+    assert [each.facts for each in pruned(parties)] == [
+        {"releases": list(range(1, ROUNDS))}
+    ]
     federation.prune()
     assert len(pruned(parties)) == 1
 
@@ -86,7 +121,9 @@ def test_a_round_lets_old_routers_and_runs_go_and_nothing_else(parties: Parties)
 def test_nothing_goes_as_long_as_all_are_to_be_kept(parties: Parties) -> None:
     """Nor with a round that fails, a dry run, or any other change."""
     federation = parties.federation()
-    assert not pruned(parties) and all(federation.release(number) for number in range(1, ROUNDS + 1))
+    assert not pruned(parties) and all(
+        federation.release(number) for number in range(1, ROUNDS + 1)
+    )
     assert FederationSettings().keep == 10
     federation, before = keeping(parties, 1), files(federation.folder / "releases")
     check_round(federation, Direct(parties), no_watch)
@@ -96,11 +133,15 @@ def test_nothing_goes_as_long_as_all_are_to_be_kept(parties: Parties) -> None:
     assert set(before) <= set(files(federation.folder / "releases"))
 
 
-def test_a_crash_before_files_are_gone_loses_no_word_of_them(parties: Parties, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_crash_before_files_are_gone_loses_no_word_of_them(
+    parties: Parties, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The ledger spoke first, so what is left verifies, and the next round takes the rest."""
     federation = keeping(parties, 2)
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "unlink", lambda path, **named: (_ for _ in ()).throw(Crash()))
+        patch.setattr(
+            Path, "unlink", lambda path, **named: (_ for _ in ()).throw(Crash())
+        )
         with pytest.raises(Crash):
             federation.prune()
     assert parties.federation().verify()["releases"] == ROUNDS
@@ -110,14 +151,21 @@ def test_a_crash_before_files_are_gone_loses_no_word_of_them(parties: Parties, m
 
 
 def test_a_pruned_folder_verifies_and_goes_on(parties: Parties, tmp_path: Path) -> None:
-    """Its chain, manifests, sums and totals; a round, a backup of it, and what was opened is judged as before."""
+    """Its chain, manifests, sums and totals; a round, a backup of it, and what was opened is judged
+    as before.
+    """
     standing = parties.federation().ledger.standing()
     federation = keeping(parties, 2)
     federation.prune()
     assert federation.verify()["releases"] == ROUNDS
     after = federation.ledger.standing()
     assert (after.totalled_epochs, after.totals, after.counts, after.releases) == (
-        *(standing.totalled_epochs, standing.totals, standing.counts, standing.releases),
+        *(
+            standing.totalled_epochs,
+            standing.totals,
+            standing.counts,
+            standing.releases,
+        ),
     )
     assert run_round(federation, Direct(parties), no_watch).number == ROUNDS
     back_up(parties.federation(), tmp_path / "backup")
@@ -128,7 +176,9 @@ def test_a_pruned_folder_verifies_and_goes_on(parties: Parties, tmp_path: Path) 
 
 
 def test_a_pruned_release_is_known_but_cannot_come_back(parties: Parties) -> None:
-    """Its manifest is shown and verified still; its router is named as gone, and one that is kept comes back."""
+    """Its manifest is shown and verified still; its router is named as gone, and one that is kept
+    comes back.
+    """
     federation = keeping(parties, 2)
     federation.prune()
     with pytest.raises(InputError, match="0001 was pruned"):
@@ -140,7 +190,9 @@ def test_a_pruned_release_is_known_but_cannot_come_back(parties: Parties) -> Non
         federation.verify()
 
 
-def test_a_router_that_is_missing_without_a_word_in_the_ledger_is_missed(parties: Parties) -> None:
+def test_a_router_that_is_missing_without_a_word_in_the_ledger_is_missed(
+    parties: Parties,
+) -> None:
     """Only what was pruned may be gone."""
     (parties.federation().release_folder(1) / "router.safetensors").unlink()
     with pytest.raises(RidgewayError, match=r"router\.safetensors is missing"):
@@ -148,7 +200,9 @@ def test_a_router_that_is_missing_without_a_word_in_the_ledger_is_missed(parties
 
 
 def test_a_holder_keeps_all_that_proves_and_judges(parties: Parties) -> None:
-    """Old releases go with the next that comes; the journal, the epoch and the keys stay, and everything verifies."""
+    """Old releases go with the next that comes; the journal, the epoch and the keys stay, and
+    everything verifies.
+    """
     home = parties.homes["law"]
     keeping(parties, 2)
     holder = parties.holder("law")
@@ -156,8 +210,12 @@ def test_a_holder_keeps_all_that_proves_and_judges(parties: Parties) -> None:
     play(parties)
     gone = set(before) - set(files(home))
     assert {name.split("/")[0] for name in gone} == {"releases"}
-    assert {name.split("/")[1] for name in gone} == {f"{number:04}" for number in range(1, ROUNDS)}
-    assert [each.facts for each in holder.journal.entries("pruned")] == [{"releases": list(range(1, ROUNDS))}]
+    assert {name.split("/")[1] for name in gone} == {
+        f"{number:04}" for number in range(1, ROUNDS)
+    }
+    assert [each.facts for each in holder.journal.entries("pruned")] == [
+        {"releases": list(range(1, ROUNDS))}
+    ]
     assert parties.holder("law").journal.entries("signed", "opened", "spent") == known
     assert all(each.good for each in HolderRecord(home).check())
     assert parties.holder("law").newest == ROUNDS + 1
@@ -165,13 +223,17 @@ def test_a_holder_keeps_all_that_proves_and_judges(parties: Parties) -> None:
     assert parties.holder("law").newest == ROUNDS + 2
 
 
-def test_the_log_of_unforeseen_errors_is_put_aside_once_it_is_long(parties: Parties) -> None:
+def test_the_log_of_unforeseen_errors_is_put_aside_once_it_is_long(
+    parties: Parties,
+) -> None:
     """Whatever goes wrong for years: the newest errors are there, and two files at most."""
     federation = parties.federation()
     for word in ("first", "second", "third"):
         with pytest.raises(ZeroDivisionError, match=word), federation.logged():
             raise ZeroDivisionError(word + "x" * _MAX_LOG_BYTES)
-    kept = {path.name: path.read_text() for path in (federation.folder / "logs").iterdir()}
+    kept = {
+        path.name: path.read_text() for path in (federation.folder / "logs").iterdir()
+    }
     assert set(kept) == {"rounds.log", "rounds.log.1"}
     assert "third" in kept["rounds.log"]
     assert "second" in kept["rounds.log.1"]

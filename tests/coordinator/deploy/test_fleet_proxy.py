@@ -1,7 +1,7 @@
 """The fleet proxy before a SuperLink: ten paths pass, whole and unaltered, and nothing else does.
 
-The proxy runs as the process that it is. A small real TLS server stands for the SuperLink and notes what reaches it;
-requests are written byte by byte where their spelling matters.
+The proxy runs as the process that it is. A small real TLS server stands for the SuperLink and notes
+what reaches it; requests are written byte by byte where their spelling matters.
 """
 
 from __future__ import annotations
@@ -28,7 +28,12 @@ import pytest
 
 from ridgeway.common.base.identity import Identity
 from ridgeway.common.deploy.node_key import create_node_key
-from ridgeway.common.deploy.notice import ANNOUNCED_ROSTER, LEAVE_PATH, NOTICE, NOTICE_PATH
+from ridgeway.common.deploy.notice import (
+    ANNOUNCED_ROSTER,
+    LEAVE_PATH,
+    NOTICE,
+    NOTICE_PATH,
+)
 from ridgeway.common.deploy.processes import free_port
 from ridgeway.common.protocol.invitation import Leaving, Roster, signed_json
 from ridgeway.common.protocol.invitation import Place as InvitedPlace
@@ -74,7 +79,9 @@ class Handler(Quiet):
             left -= len(piece)
         size = int(self.headers.get("content-length", 0)) - left
         headers = {name.lower(): value for name, value in self.headers.items()}
-        self.upstream.seen.append((self.command, self.path, headers, digest.hexdigest(), size))
+        self.upstream.seen.append(
+            (self.command, self.path, headers, digest.hexdigest(), size)
+        )
         self._answer()
 
     do_GET = do_PUT = do_HEAD = do_CONNECT = do_OPTIONS = do_POST  # noqa: N815
@@ -86,15 +93,21 @@ class Handler(Quiet):
         self.send_header("content-type", "application/x-protobuf")
         self.send_header("set-cookie", "inner=1")
         self.send_header("x-inner", "1")
-        self.send_header("content-length", str(len(told.reply) * told.times + told.breaks_off))
+        self.send_header(
+            "content-length", str(len(told.reply) * told.times + told.breaks_off)
+        )
         self.end_headers()
         for _ in range(told.times):
             self.wfile.write(told.reply)
         self.close_connection = True
 
 
-def superlink(upstream: Upstream, folder: Path, port: int) -> AbstractContextManager[int]:
-    return serving(type("Told", (Handler,), {"upstream": upstream}), tls_of(folder), port)
+def superlink(
+    upstream: Upstream, folder: Path, port: int
+) -> AbstractContextManager[int]:
+    return serving(
+        type("Told", (Handler,), {"upstream": upstream}), tls_of(folder), port
+    )
 
 
 @dataclass(frozen=True)
@@ -110,7 +123,12 @@ class Place:
     def client(self, address: str = "127.0.0.1") -> httpx.Client:
         """A client at one of the many addresses of loopback."""
         transport = httpx.HTTPTransport(verify=self._context(), local_address=address)
-        return httpx.Client(base_url=f"https://127.0.0.1:{self.port}", transport=transport, trust_env=False, timeout=30)
+        return httpx.Client(
+            base_url=f"https://127.0.0.1:{self.port}",
+            transport=transport,
+            trust_env=False,
+            timeout=30,
+        )
 
     @contextmanager
     def connection(self) -> Iterator[ssl.SSLSocket]:
@@ -118,7 +136,9 @@ class Place:
             yield secure
 
     def plain(self, address: str = "127.0.0.1") -> socket.socket:
-        return socket.create_connection(("127.0.0.1", self.port), timeout=30, source_address=(address, 0))
+        return socket.create_connection(
+            ("127.0.0.1", self.port), timeout=30, source_address=(address, 0)
+        )
 
     def secured(self, plain: socket.socket) -> ssl.SSLSocket:
         return self._context().wrap_socket(plain, server_hostname="127.0.0.1")
@@ -133,7 +153,10 @@ class Place:
             return secure.recv(4096).split(b"\r\n")[0]
 
     def peak_memory(self) -> int:
-        found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{self.pid}/status").read_text(encoding="ascii"))
+        found = re.search(
+            r"VmHWM:\s+(\d+) kB",
+            Path(f"/proc/{self.pid}/status").read_text(encoding="ascii"),
+        )
         assert found
         return int(found[1]) * 1024
 
@@ -146,7 +169,10 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     port, internal = free_port(), free_port()
     words = [str(folder), "127.0.0.1", str(port), str(internal)]
     command = [sys.executable, "-m", "ridgeway.coordinator.deploy.fleet_proxy", *words]
-    with (folder / "gate.log").open("wb") as said, subprocess.Popen(command, cwd=ROOT, stderr=said) as process:
+    with (
+        (folder / "gate.log").open("wb") as said,
+        subprocess.Popen(command, cwd=ROOT, stderr=said) as process,
+    ):
         try:
             _wait_for(port, process)
             yield Place(Upstream(), folder, port, internal, process.pid)
@@ -170,7 +196,9 @@ def _wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
 @pytest.fixture
 def closed(running: Place) -> Place:
     """A proxy whose SuperLink is down."""
-    return Place(Upstream(), running.folder, running.port, running.internal_port, running.pid)
+    return Place(
+        Upstream(), running.folder, running.port, running.internal_port, running.pid
+    )
 
 
 @pytest.fixture
@@ -192,15 +220,23 @@ def test_what_supernodes_need_passes_unaltered(place: Place, path: bytes) -> Non
     assert all(headers[name] == value for name, value in PROOF.items())
 
 
-def test_a_monitor_learns_whether_holders_can_be_served_and_nothing_else(closed: Place) -> None:
+def test_a_monitor_learns_whether_holders_can_be_served_and_nothing_else(
+    closed: Place,
+) -> None:
     """A status without a body: the gate asks the SuperLink behind it."""
     with closed.client() as client:
         assert client.get("/health").status_code == 503
         with superlink(closed.upstream, closed.folder, closed.internal_port):
             answer = client.get("/health")
             assert (answer.status_code, answer.content) == (200, b"")
-            assert client.get("/health?x=1").status_code == client.get("/healthz").status_code == 404
-    assert [(method, path) for method, path, *_ in closed.upstream.seen] == [("GET", "/health")]
+            assert (
+                client.get("/health?x=1").status_code
+                == client.get("/healthz").status_code
+                == 404
+            )
+    assert [(method, path) for method, path, *_ in closed.upstream.seen] == [
+        ("GET", "/health")
+    ]
 
 
 TRICKS = [
@@ -242,15 +278,24 @@ TRICKS = [
 
 @pytest.mark.parametrize("target", TRICKS)
 def test_every_other_target_is_not_found(place: Place, target: str) -> None:
-    """Also other spellings of a path that passes: what is compared is the very bytes of the request line."""
-    line = place.raw(f"POST {target} HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n".encode())
+    """Also other spellings of a path that passes: what is compared is the very bytes of the request
+    line.
+    """
+    line = place.raw(
+        f"POST {target} HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n".encode()
+    )
     assert line.split()[1] in (b"404", b"400")
     assert place.upstream.seen == []
 
 
-@pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE", "CONNECT", "post"])
+@pytest.mark.parametrize(
+    "method",
+    ["GET", "HEAD", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE", "CONNECT", "post"],
+)
 def test_every_other_method_is_not_found(place: Place, method: str) -> None:
-    line = place.raw(f"{method} {PATH} HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n".encode())
+    line = place.raw(
+        f"{method} {PATH} HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n".encode()
+    )
     assert line.split()[1] in (b"404", b"400")
     assert place.upstream.seen == []
 
@@ -258,7 +303,10 @@ def test_every_other_method_is_not_found(place: Place, method: str) -> None:
 @pytest.mark.parametrize(
     ("headers", "status"),
     [
-        ("Connection: upgrade\r\nUpgrade: websocket\r\nContent-Length: 0\r\n", {b"404"}),
+        (
+            "Connection: upgrade\r\nUpgrade: websocket\r\nContent-Length: 0\r\n",
+            {b"404"},
+        ),
         ("Connection: upgrade\r\nUpgrade: h2c\r\nContent-Length: 0\r\n", {b"404"}),
         ("Transfer-Encoding: chunked\r\n", {b"411"}),
         ("Transfer-Encoding: chunked\r\nContent-Length: 4\r\n", {b"411", b"400"}),
@@ -270,7 +318,10 @@ def test_every_other_method_is_not_found(place: Place, method: str) -> None:
         ("Content-Length: 0x4\r\n", {b"400"}),
         (f"Content-Length: {MAX_BODY_BYTES + 1}\r\n", {b"413"}),
         ("Content-Length: 99999999999999999999\r\n", {b"413", b"400"}),
-        (f"Content-Length: 0\r\nX: {'x' * 2 * fleet_proxy._MAX_HEADER_BYTES}\r\n", {b"431", b"400"}),
+        (
+            f"Content-Length: 0\r\nX: {'x' * 2 * fleet_proxy._MAX_HEADER_BYTES}\r\n",
+            {b"431", b"400"},
+        ),
     ],
 )
 def test_what_could_be_read_in_two_ways_or_is_too_large_does_not_pass(
@@ -283,17 +334,39 @@ def test_what_could_be_read_in_two_ways_or_is_too_large_does_not_pass(
 
 
 def test_headers_of_one_hop_and_of_the_inside_stay_where_they_are(place: Place) -> None:
-    """Nothing but the named headers goes in, nothing but the named ones comes out, and no cookie is kept between."""
-    sent = {**PROOF, "cookie": "a=1", "authorization": "b", "x-forwarded-for": "c", "te": "trailers", "forwarded": "d"}
+    """Nothing but the named headers goes in, nothing but the named ones comes out, and no cookie is
+    kept between.
+    """
+    sent = {
+        **PROOF,
+        "cookie": "a=1",
+        "authorization": "b",
+        "x-forwarded-for": "c",
+        "te": "trailers",
+        "forwarded": "d",
+    }
     with place.client() as client:
         client.post(PATH, content=b"", headers=sent)
         client.cookies.clear()
         answer = client.post(PATH, content=b"", headers=sent)
     _, (_, _, headers, _, _) = place.upstream.seen
     passed = {name.decode() for name in fleet_proxy.PASSED_UP}
-    assert set(headers) <= {*passed, "host", "content-length", "accept-encoding", "connection", "user-agent"}
+    assert set(headers) <= {
+        *passed,
+        "host",
+        "content-length",
+        "accept-encoding",
+        "connection",
+        "user-agent",
+    }
     assert headers["host"] == f"127.0.0.1:{place.internal_port}"
-    assert set(answer.headers) <= {"content-type", "content-length", "transfer-encoding", "date", "server"}
+    assert set(answer.headers) <= {
+        "content-type",
+        "content-length",
+        "transfer-encoding",
+        "date",
+        "server",
+    }
 
 
 @pytest.mark.parametrize("status", [401, 403, 404, 412, 413, 500, 503])
@@ -305,7 +378,9 @@ def test_a_status_of_the_superlink_comes_through(place: Place, status: int) -> N
 
 
 def test_bodies_stream_through_whole(place: Place) -> None:
-    """Fifteen megabytes up and a hundred down arrive as they were, and the proxy holds neither of them."""
+    """Fifteen megabytes up and a hundred down arrive as they were, and the proxy holds neither of
+    them.
+    """
     up = bytes(range(256)) * (15 * 4096)
     place.upstream.reply, place.upstream.times = bytes(reversed(range(256))) * 4096, 100
     before, digest = place.peak_memory(), hashlib.sha256()
@@ -318,7 +393,9 @@ def test_bodies_stream_through_whole(place: Place) -> None:
 
 
 def test_a_superlink_that_is_down_is_an_outage_and_it_comes_back(closed: Place) -> None:
-    """503 while it is away, so that SuperNodes try again; the proxy itself stays up and needs no restart."""
+    """503 while it is away, so that SuperNodes try again; the proxy itself stays up and needs no
+    restart.
+    """
     with closed.client() as client:
         assert client.post(PATH, content=b"x").status_code == 503
         assert client.post("/v1/control/start-run", content=b"x").status_code == 404
@@ -334,9 +411,14 @@ def test_a_reply_that_breaks_off_is_not_taken_for_a_whole_one(place: Place) -> N
         client.post(PATH, content=b"x")
 
 
-def test_a_superlink_of_another_authority_is_not_trusted(closed: Place, tmp_path: Path) -> None:
+def test_a_superlink_of_another_authority_is_not_trusted(
+    closed: Place, tmp_path: Path
+) -> None:
     create_authority(tmp_path, [])
-    with superlink(closed.upstream, tmp_path, closed.internal_port), closed.client() as client:
+    with (
+        superlink(closed.upstream, tmp_path, closed.internal_port),
+        closed.client() as client,
+    ):
         assert client.post(PATH, content=b"secret").status_code == 503
     assert closed.upstream.seen == []
 
@@ -344,7 +426,9 @@ def test_a_superlink_of_another_authority_is_not_trusted(closed: Place, tmp_path
 def test_a_body_that_ends_early_reaches_nobody_whole(place: Place) -> None:
     """A client that goes away in mid-body leaves no request that looks complete."""
     with place.connection() as secure:
-        secure.sendall(f"POST {PATH} HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\nhalf".encode())
+        secure.sendall(
+            f"POST {PATH} HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\nhalf".encode()
+        )
     time.sleep(0.3)
     assert all(size != 1000 for *_, size in place.upstream.seen)
 
@@ -390,14 +474,19 @@ def is_cut_off(connection: socket.socket) -> bool:
 
 @pytest.mark.slow
 def test_connections_that_ask_for_nothing_keep_nobody_out(place: Place) -> None:
-    """Hundreds from one address, whatever stage they stop at: others are served at once, and soon this one too.
+    """Hundreds from one address, whatever stage they stop at: others are served at once, and soon
+    this one too.
 
     Meanwhile a request whose answer takes longer than any head may is answered.
     """
     kinds = ["no handshake", "no head", "half a head", "half a second head"]
-    place.upstream.reply = bytes(1 << 20)  # large enough to be written in several pieces
+    place.upstream.reply = bytes(
+        1 << 20
+    )  # large enough to be written in several pieces
     with ThreadPoolExecutor() as pool, ExitStack() as stack:
-        found = [held(place, kind) for kind in kinds * 10] + [held(place, kinds[0]) for _ in range(400)]
+        found = [held(place, kind) for kind in kinds * 10] + [
+            held(place, kinds[0]) for _ in range(400)
+        ]
         kept = [stack.enter_context(each) for each in found if each is not None]
         assert None not in found[:40]
         with place.client("127.0.0.2") as holder:
@@ -424,7 +513,9 @@ def test_one_address_cannot_take_all_connections(place: Place) -> None:
 
 
 class Crowd:
-    """Addresses without a key that hold as many connections as they get, and make one that is cut off again at once."""
+    """Addresses without a key that hold as many connections as they get, and make one that is cut
+    off again at once.
+    """
 
     def __init__(self, place: Place, addresses: list[str]) -> None:
         self._place = place
@@ -437,7 +528,10 @@ class Crowd:
     def __enter__(self) -> Crowd:
         self._thread.start()
         share = fleet_proxy._MAX_CONNECTIONS
-        wait_for("the crowd has all connections", lambda: self.made > share + 2 * len(self._addresses))
+        wait_for(
+            "the crowd has all connections",
+            lambda: self.made > share + 2 * len(self._addresses),
+        )
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -464,21 +558,31 @@ class Crowd:
             if self.made % 10 == 0:
                 found.settimeout(2)
                 found = self._place.secured(found)
-                found.sendall(WHOLE_REQUEST.replace(b"Content-Length: 0", b"Content-Length: 9"))
+                found.sendall(
+                    WHOLE_REQUEST.replace(b"Content-Length: 0", b"Content-Length: 9")
+                )
         except OSError:
             return
         self._watch.register(found, selectors.EVENT_READ, address)
 
 
 @pytest.mark.parametrize("count", [4, 64])
-def test_a_few_addresses_without_a_key_cannot_shut_the_gate(place: Place, count: int) -> None:
-    """However they hold on, each request of a holder is answered, also of one that was never here before."""
-    with Crowd(place, [f"127.1.{count}.{last}" for last in range(1, count + 1)]) as crowd:
+def test_a_few_addresses_without_a_key_cannot_shut_the_gate(
+    place: Place, count: int
+) -> None:
+    """However they hold on, each request of a holder is answered, also of one that was never here
+    before.
+    """
+    with Crowd(
+        place, [f"127.1.{count}.{last}" for last in range(1, count + 1)]
+    ) as crowd:
         before = crowd.made
         for last in range(1, 31):
             with place.client(f"127.2.{count}.{last}") as holder:
                 assert holder.post(PATH, content=b"x").status_code == 200
-        wait_for("the crowd has lost connections, and come back", lambda: crowd.made > before)
+        wait_for(
+            "the crowd has lost connections, and come back", lambda: crowd.made > before
+        )
 
 
 @contextmanager
@@ -488,9 +592,13 @@ def listener() -> Iterator[fleet_proxy.ListeningSocket]:
         yield made
 
 
-def reach(made: fleet_proxy.ListeningSocket, stack: ExitStack, address: str) -> socket.socket | None:
+def reach(
+    made: fleet_proxy.ListeningSocket, stack: ExitStack, address: str
+) -> socket.socket | None:
     """The gate's end of a new connection from an address, or None if it was turned away."""
-    plain = socket.create_connection(made.getsockname(), timeout=30, source_address=(address, 0))
+    plain = socket.create_connection(
+        made.getsockname(), timeout=30, source_address=(address, 0)
+    )
     stack.enter_context(plain)
     try:
         return stack.enter_context(made.accept()[0])
@@ -500,7 +608,9 @@ def reach(made: fleet_proxy.ListeningSocket, stack: ExitStack, address: str) -> 
 
 
 def test_addresses_beyond_counting_shut_out_strangers_and_no_known_holder() -> None:
-    """One connection from each of 400 addresses; who was let in before takes the place of one that was not."""
+    """One connection from each of 400 addresses; who was let in before takes the place of one that
+    was not.
+    """
     with listener() as made, ExitStack() as stack:
         made.admit("127.2.0.1")
         taken = [
@@ -517,17 +627,29 @@ def test_addresses_beyond_counting_shut_out_strangers_and_no_known_holder() -> N
         assert reach(made, stack, "127.2.0.2") is None
 
 
-def test_an_address_loses_connections_down_to_the_share_of_others_and_its_oldest_first() -> None:
+def test_an_address_loses_connections_down_to_the_share_of_others_and_its_oldest_first() -> (
+    None
+):
     """Nobody gains by making them again: whoever has as many as the others is turned away."""
     share = fleet_proxy.MAX_CONNECTIONS_PER_ADDRESS
     with listener() as made, ExitStack() as stack:
-        crowd = {last: [reach(made, stack, f"127.1.0.{last}") for _ in range(share)] for last in range(1, 5)}
+        crowd = {
+            last: [reach(made, stack, f"127.1.0.{last}") for _ in range(share)]
+            for last in range(1, 5)
+        }
         assert all(None not in connections for connections in crowd.values())
         given = 0
         while (taken := reach(made, stack, "127.2.0.3")) is not None:
             given += 1
-            ended = [each for some in crowd.values() for each in some if each is not None and _is_shut(each)]
-            assert len(ended) == 1 and any(ended[0] is some[0] for some in crowd.values())
+            ended = [
+                each
+                for some in crowd.values()
+                for each in some
+                if each is not None and _is_shut(each)
+            ]
+            assert len(ended) == 1 and any(
+                ended[0] is some[0] for some in crowd.values()
+            )
             for some in crowd.values():
                 some[:] = [each for each in some if each is not ended[0]]
             ended[0].close()
@@ -544,19 +666,25 @@ def _is_shut(connection: socket.socket) -> bool:
         return False
 
 
-def test_connections_that_lost_their_place_and_are_not_closed_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connections_that_lost_their_place_and_are_not_closed_are_bounded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """They hold files open until the event loop has closed them."""
     monkeypatch.setattr(fleet_proxy, "_MAX_CONNECTIONS", 20)
     monkeypatch.setattr(fleet_proxy, "MAX_LEAVING", 3)
     with listener() as made, ExitStack() as stack:
         held = [reach(made, stack, "127.1.0.1") for _ in range(20)]
-        assert [reach(made, stack, "127.2.0.4") is not None for _ in range(5)] == [True] * 3 + [False] * 2
+        assert [reach(made, stack, "127.2.0.4") is not None for _ in range(5)] == [
+            True
+        ] * 3 + [False] * 2
         assert held[0] is not None
         held[0].close()
         assert reach(made, stack, "127.2.0.4") is not None
 
 
-def test_that_a_holder_was_let_in_is_known_for_some_days(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_that_a_holder_was_let_in_is_known_for_some_days(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """And of a bounded number of addresses, the latest."""
     now = 1000.0
     clock = SimpleNamespace(monotonic=lambda: now)
@@ -580,8 +708,15 @@ def test_only_whom_the_superlink_lets_in_is_known(place: Place, status: int) -> 
     place.upstream.status = status
 
     async def ask() -> None:
-        client = fleet_proxy.superlink_client(place.internal_port, place.folder / "ca.crt")
-        proxy = fleet_proxy.FleetProxy(client, {NOTICE_PATH.encode(): place.folder / "ca.crt"}, admitted.append, print)
+        client = fleet_proxy.superlink_client(
+            place.internal_port, place.folder / "ca.crt"
+        )
+        proxy = fleet_proxy.FleetProxy(
+            client,
+            {NOTICE_PATH.encode(): place.folder / "ca.crt"},
+            admitted.append,
+            print,
+        )
 
         async def receive() -> fleet_proxy.Event:
             return {"type": "http.request", "body": b"", "more_body": False}
@@ -589,9 +724,24 @@ def test_only_whom_the_superlink_lets_in_is_known(place: Place, status: int) -> 
         async def send(event: fleet_proxy.Event) -> None:
             pass
 
-        for method, path in (("POST", PATH), ("GET", NOTICE_PATH), ("GET", "/health"), ("POST", "/v1/other")):
-            scope = {"type": "http", "method": method, "raw_path": path.encode(), "query_string": b""}
-            await proxy(scope | {"headers": [(b"content-length", b"0")], "client": ("127.3.0.1", 9)}, receive, send)
+        for method, path in (
+            ("POST", PATH),
+            ("GET", NOTICE_PATH),
+            ("GET", "/health"),
+            ("POST", "/v1/other"),
+        ):
+            scope = {
+                "type": "http",
+                "method": method,
+                "raw_path": path.encode(),
+                "query_string": b"",
+            }
+            await proxy(
+                scope
+                | {"headers": [(b"content-length", b"0")], "client": ("127.3.0.1", 9)},
+                receive,
+                send,
+            )
         await client.aclose()
 
     asyncio.run(ask())
@@ -620,14 +770,23 @@ def test_a_second_log_in_is_logged_where_the_first_supernode_is_there_still(
         place.upstream.status = 200
         for path in then:
             client.post(f"/v1/fleet/{path}", headers=proof, content=b"ping")
-    line = fleet_proxy.SECOND_LOG_IN % (fleet_proxy.key_name(proof["flwr-public-key"].encode()), "127.0.0.1")
+    line = fleet_proxy.SECOND_LOG_IN % (
+        fleet_proxy.key_name(proof["flwr-public-key"].encode()),
+        "127.0.0.1",
+    )
     assert (line.encode() in (place.folder / "gate.log").read_bytes()) == is_copied
 
 
-def test_a_start_and_every_refusal_is_logged_and_nothing_that_passed(place: Place) -> None:
-    """What was asked for and from where, in characters that steer no terminal; who is let in is no news."""
+def test_a_start_and_every_refusal_is_logged_and_nothing_that_passed(
+    place: Place,
+) -> None:
+    """What was asked for and from where, in characters that steer no terminal; who is let in is no
+    news.
+    """
     before = len((place.folder / "gate.log").read_bytes())
-    place.raw(b"POST /v1/control/\x1b[2Jstart HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n")
+    place.raw(
+        b"POST /v1/control/\x1b[2Jstart HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"
+    )
     place.raw(b"GET /admin HTTP/1.1\r\nHost: x\r\n\r\n")
     with place.client() as client:
         assert client.post(PATH, content=b"x").status_code == 200
@@ -636,7 +795,11 @@ def test_a_start_and_every_refusal_is_logged_and_nothing_that_passed(place: Plac
     log = (place.folder / "gate.log").read_bytes()
     assert log.startswith(f"INFO listening on 127.0.0.1 port {place.port}".encode())
     assert b"\x1b" not in log
-    assert [line.partition("WARNING ")[2] for line in log[before:].decode().splitlines() if "WARNING" in line][-2:] == [
+    assert [
+        line.partition("WARNING ")[2]
+        for line in log[before:].decode().splitlines()
+        if "WARNING" in line
+    ][-2:] == [
         "refused GET b'/admin' from 127.0.0.1 with 404",
         f"the SuperLink refused POST {PATH.encode()!r} from 127.0.0.1 with 401",
     ]
@@ -656,7 +819,10 @@ def test_the_notice_is_handed_out_and_no_other_file(closed: Place) -> None:
         assert client.get(NOTICE_PATH).status_code == 404
         for content in (b"one", b"two"):
             (closed.folder / NOTICE).write_bytes(content)
-            assert (client.get(NOTICE_PATH).status_code, client.get(NOTICE_PATH).content) == (200, content)
+            assert (
+                client.get(NOTICE_PATH).status_code,
+                client.get(NOTICE_PATH).content,
+            ) == (200, content)
         others = [
             f"{NOTICE_PATH}/",
             f"{NOTICE_PATH}?a",
@@ -676,16 +842,25 @@ def test_a_members_word_that_it_leaves_is_kept_and_nobody_elses(closed: Place) -
     def sent(who: Identity, change: Callable[[bytes], bytes] = bytes) -> int:
         leaving = Leaving(coordinator="0" * 64, key=who.public, node=node)
         with closed.client() as client:
-            return client.post(LEAVE_PATH, content=change(signed_json(leaving, who))).status_code
+            return client.post(
+                LEAVE_PATH, content=change(signed_json(leaving, who))
+            ).status_code
 
     assert sent(member) == 400
-    roster = Roster(members=(InvitedPlace(name="law", domain="law", key=member.public),))
+    roster = Roster(
+        members=(InvitedPlace(name="law", domain="law", key=member.public),)
+    )
     (closed.folder / ANNOUNCED_ROSTER).write_text(roster.model_dump_json())
     assert sent(stranger) == 400
-    assert sent(member, lambda content: content.replace(node[-9:].encode(), b"AAAAAAAAA")) == 400
+    assert (
+        sent(member, lambda content: content.replace(node[-9:].encode(), b"AAAAAAAAA"))
+        == 400
+    )
     assert sent(member, lambda content: content + 4096 * b" ") == 413
     assert not (closed.folder / "leaving").exists()
     assert sent(member) == 200
-    assert [path.name for path in (closed.folder / "leaving").iterdir()] == [f"{member.public}.json"]
+    assert [path.name for path in (closed.folder / "leaving").iterdir()] == [
+        f"{member.public}.json"
+    ]
     with closed.client() as client:
         assert client.get(LEAVE_PATH).status_code == 404

@@ -1,4 +1,6 @@
-"""Old and new code side by side: rounds run the newest bundle, or the one that the settings name."""
+"""Old and new code side by side: rounds run the newest bundle, or the one that the settings
+name.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,12 @@ import pytest
 
 from ridgeway.common.base.errors import BundleError, InputError, LinkError
 from ridgeway.common.base.files import canonical_json, write_whole
-from ridgeway.common.deploy.bundle import bundle_changes, installed_bundle, installed_sha256, unpacked_bundle
+from ridgeway.common.deploy.bundle import (
+    bundle_changes,
+    installed_bundle,
+    installed_sha256,
+    unpacked_bundle,
+)
 from ridgeway.coordinator.deploy import supervisor
 from ridgeway.coordinator.deploy.kept_bundles import (
     _INDEX,
@@ -68,7 +75,9 @@ def federation(tmp_path: Path) -> Federation:
 def let_rounds_run(federation: Federation, bundle: str) -> Federation:
     """Change the setting."""
     path = federation.folder / COORDINATOR_TOML
-    path.write_text(re.sub("(?m)^bundle = .*$", f'bundle = "{bundle}"', path.read_text()))
+    path.write_text(
+        re.sub("(?m)^bundle = .*$", f'bundle = "{bundle}"', path.read_text())
+    )
     return Federation(federation.folder)
 
 
@@ -83,12 +92,16 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> Callable[[Federation], tuple[str, st
         for name in ("register", "take_leaves", "ending_certificates"):
             monkeypatch.setattr(supervisor, name, lambda *words: ())
         supervisor.run_work(federation, RunOrder(work="round"), said.append)
-        return link.ran[-1], " ".join(each.words for each in said if isinstance(each, OperatorNote))
+        return link.ran[-1], " ".join(
+            each.words for each in said if isinstance(each, OperatorNote)
+        )
 
     return run
 
 
-def test_rounds_run_the_newest_bundle(federation: Federation, ran: Callable[[Federation], tuple[str, str]]) -> None:
+def test_rounds_run_the_newest_bundle(
+    federation: Federation, ran: Callable[[Federation], tuple[str, str]]
+) -> None:
     assert ran(federation) == (installed_sha256(), "")
 
 
@@ -105,26 +118,39 @@ def test_a_bundle_that_is_not_kept_is_not_run(
     federation: Federation, ran: Callable[[Federation], tuple[str, str]]
 ) -> None:
     """Nor another in its place: a sentence names those that could."""
-    with pytest.raises(InputError, match=f"which is not kept; those that are: {installed_sha256()}, {OLD_SHA256}"):
+    with pytest.raises(
+        InputError,
+        match=f"which is not kept; those that are: {installed_sha256()}, {OLD_SHA256}",
+    ):
         ran(let_rounds_run(federation, "ab" * 32))
     for words in (OLD_SHA256[:12], OLD_SHA256.upper(), "Newest", ""):
         with pytest.raises(InputError, match="bundle"):
             let_rounds_run(federation, words)
 
 
-def test_a_few_earlier_bundles_are_kept_and_the_one_that_rounds_run(federation: Federation) -> None:
+def test_a_few_earlier_bundles_are_kept_and_the_one_that_rounds_run(
+    federation: Federation,
+) -> None:
     """However old it is; the others go with the next start."""
     earlier = [bytes([number]) for number in range(4)]
     digests = [hashlib.sha256(content).hexdigest() for content in earlier]
     for content, digest in zip(earlier, digests, strict=True):
         write_whole(bundle_file(federation.link, digest), content)
-    write_whole(federation.link / _INDEX, canonical_json([{"sha256": each} for each in digests]))
+    write_whole(
+        federation.link / _INDEX, canonical_json([{"sha256": each} for each in digests])
+    )
     pinned = let_rounds_run(federation, digests[3])
     keep_installed(pinned)
     kept = [installed_sha256(), *digests[: MAX_KEPT - 1], digests[3]]
     assert [each.sha256 for each in kept_bundles(federation.link)] == kept
-    assert not bundle_file(federation.link, digests[2]).exists() and chosen_bundle(pinned) == digests[3]
-    assert (server_folder(federation.link, installed_sha256()) / "ridgeway/coordinator/server_app.py").is_file()
+    assert (
+        not bundle_file(federation.link, digests[2]).exists()
+        and chosen_bundle(pinned) == digests[3]
+    )
+    assert (
+        server_folder(federation.link, installed_sha256())
+        / "ridgeway/coordinator/server_app.py"
+    ).is_file()
     assert bundle_content(federation.link, installed_sha256()) == installed_bundle()
     keep_installed(let_rounds_run(federation, "newest"))
     assert [each.sha256 for each in kept_bundles(federation.link)] == kept[:MAX_KEPT]
@@ -134,8 +160,17 @@ def test_that_an_earlier_bundle_runs_is_told(federation: Federation) -> None:
     """And that the one that is named is not there, which stops the next round."""
 
     def told(bundle: str) -> list[tuple[bool, str]]:
-        found = problems(let_rounds_run(federation, bundle), frozenset(NAMES), None, datetime.now(UTC))
-        return [(each.stops, each.words) for each in found if "certificate" not in each.words]
+        found = problems(
+            let_rounds_run(federation, bundle),
+            frozenset(NAMES),
+            None,
+            datetime.now(UTC),
+        )
+        return [
+            (each.stops, each.words)
+            for each in found
+            if "certificate" not in each.words
+        ]
 
     assert told("newest") == []
     [(stops, words)] = told(OLD_SHA256)
@@ -144,8 +179,12 @@ def test_that_an_earlier_bundle_runs_is_told(federation: Federation) -> None:
     assert stops and "which is not kept" in words
 
 
-def test_a_late_delivery_runs_what_rounds_run(federation: Federation, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also when the setting was changed since `up`; who does not take it is asked ever more seldom."""
+def test_a_late_delivery_runs_what_rounds_run(
+    federation: Federation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also when the setting was changed since `up`; who does not take it is asked ever more
+    seldom.
+    """
     link, now = Link(), [1e6]
     monkeypatch.setattr(supervisor.time, "monotonic", lambda: now[0])  # type: ignore[attr-defined]
     monkeypatch.setattr(supervisor.LateDelivery, "_missing", lambda self: {"law"})
@@ -172,7 +211,13 @@ def test_a_bundle_is_shown_whole_or_not_at_all() -> None:
     own = installed_bundle()
     files = unpacked_bundle(own)
     assert bundle_changes(files, files) == []
-    for damaged in (own + b"x", b"x" + own, own[:-1], own.replace(b"import", b"imporT", 1), b""):
+    for damaged in (
+        own + b"x",
+        b"x" + own,
+        own[:-1],
+        own.replace(b"import", b"imporT", 1),
+        b"",
+    ):
         with pytest.raises(BundleError):
             unpacked_bundle(damaged)
 
@@ -180,5 +225,12 @@ def test_a_bundle_is_shown_whole_or_not_at_all() -> None:
 def test_changes_are_told_by_file_with_their_lines() -> None:
     old = {"a": b"1\n2\n3\n", "b": b"x\n", "c": b"same\n"}
     new = {"a": b"1\n3\n4\n5\n", "d": b"y\nz\n", "c": b"same\n"}
-    told = [(each.change, each.name, each.added, each.removed) for each in bundle_changes(old, new)]
-    assert told == [("changed", "a", 2, 1), ("removed", "b", 0, 1), ("added", "d", 2, 0)]
+    told = [
+        (each.change, each.name, each.added, each.removed)
+        for each in bundle_changes(old, new)
+    ]
+    assert told == [
+        ("changed", "a", 2, 1),
+        ("removed", "b", 0, 1),
+        ("added", "d", 2, 0),
+    ]

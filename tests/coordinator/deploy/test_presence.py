@@ -1,4 +1,6 @@
-"""What `coordinator up` tells of holders' connections: joins, leaves, and a second log-in with a holder's key."""
+"""What `coordinator up` tells of holders' connections: joins, leaves, and a second log-in with a
+holder's key.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,10 @@ class Link:
     def nodes(self) -> list[Node]:
         if self.online is None:
             raise LinkDown("away")
-        return [Node(place, name in self.online, "", name) for place, name in enumerate(NAMES)]
+        return [
+            Node(place, name in self.online, "", name)
+            for place, name in enumerate(NAMES)
+        ]
 
 
 @pytest.fixture
@@ -37,7 +42,9 @@ def parties(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Parties:
     return made
 
 
-def test_joins_and_leaves_are_told_once_and_a_superlink_that_starts_again_says_nothing(parties: Parties) -> None:
+def test_joins_and_leaves_are_told_once_and_a_superlink_that_starts_again_says_nothing(
+    parties: Parties,
+) -> None:
     told: list[str] = []
     log, link = PresenceLog(parties.federation(), told.append), Link()
     client: Any = link
@@ -47,19 +54,33 @@ def test_joins_and_leaves_are_told_once_and_a_superlink_that_starts_again_says_n
     assert told == ["law has joined", "code has joined", "law has left"]
 
 
-def test_a_second_log_in_is_told_with_the_holder_and_the_address(parties: Parties) -> None:
+def test_a_second_log_in_is_told_with_the_holder_and_the_address(
+    parties: Parties,
+) -> None:
     """Once an address, and only of a holder that is connected."""
     gate = parties.federation().link / "logs" / "gate.log"
-    keys = {name: key_name(_header(holder.node)) for name, holder in parties.federation().standing.roster.items()}
-    gate.write_text("a line from before\n" + SECOND_LOG_IN % (keys["law"], "10.0.0.1") + "\n")
+    keys = {
+        name: key_name(_header(holder.node))
+        for name, holder in parties.federation().standing.roster.items()
+    }
+    gate.write_text(
+        "a line from before\n" + SECOND_LOG_IN % (keys["law"], "10.0.0.1") + "\n"
+    )
     told: list[str] = []
     log, link = PresenceLog(parties.federation(), told.append), Link()
     client: Any = link
     link.online = {"law"}
     log.tick(client)
-    lines = [(keys["law"], "10.0.0.9"), (keys["law"], "10.0.0.9"), (keys["code"], "10.0.0.9"), ("0" * 16, "10.0.0.8")]
+    lines = [
+        (keys["law"], "10.0.0.9"),
+        (keys["law"], "10.0.0.9"),
+        (keys["code"], "10.0.0.9"),
+        ("0" * 16, "10.0.0.8"),
+    ]
     with gate.open("a") as file:
-        file.writelines(f"2026-01-01T00:00:00Z {SECOND_LOG_IN % line}\n" for line in lines)
+        file.writelines(
+            f"2026-01-01T00:00:00Z {SECOND_LOG_IN % line}\n" for line in lines
+        )
     log.tick(client)
     log.tick(client)
     assert told[0] == "law has joined"

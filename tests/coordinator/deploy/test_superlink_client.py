@@ -1,4 +1,6 @@
-"""What the operator's commands ask of a SuperLink: Flower's messages to its control API, and clear errors."""
+"""What the operator's commands ask of a SuperLink: Flower's messages to its control API, and clear
+errors.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,11 @@ from typing import Any, cast
 
 import httpx
 import pytest
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_public_key
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    PublicFormat,
+    load_ssh_public_key,
+)
 
 from ridgeway.common.base.errors import LinkDown, LinkError
 from ridgeway.common.deploy.node_key import create_node_key
@@ -27,16 +33,26 @@ Handler = Callable[[Any], Any]
 class SuperLinkStandIn:
     """Answers the control API as Flower's SuperLink would, and notes what was asked."""
 
-    def __init__(self, folder: Path, **answers: Handler | httpx.Response | Exception) -> None:
-        (folder / "link.json").write_text(json.dumps({"internal_port": 9, "bundles": [BUNDLE]}), encoding="utf-8")
+    def __init__(
+        self, folder: Path, **answers: Handler | httpx.Response | Exception
+    ) -> None:
+        (folder / "link.json").write_text(
+            json.dumps({"internal_port": 9, "bundles": [BUNDLE]}), encoding="utf-8"
+        )
         self.asked: list[str] = []
         self._answers = answers
         self.client = SuperLinkClient(folder)
-        self.client.__dict__["_http"] = httpx.Client(transport=httpx.MockTransport(self._answer))
+        self.client.__dict__["_http"] = httpx.Client(
+            transport=httpx.MockTransport(self._answer)
+        )
 
     def _answer(self, request: httpx.Request) -> httpx.Response:
         _, version, api, path = request.url.path.split("/")
-        assert (version, api, request.headers["content-type"]) == ("v1", "control", "application/protobuf")
+        assert (version, api, request.headers["content-type"]) == (
+            "v1",
+            "control",
+            "application/protobuf",
+        )
         method = "".join(word.capitalize() for word in path.split("-"))
         self.asked.append(method)
         answer = self._answers[method]
@@ -44,26 +60,44 @@ class SuperLinkStandIn:
             raise answer
         if isinstance(answer, httpx.Response):
             return answer
-        message = answer(getattr(control, f"{method}Request").FromString(request.content))
+        message = answer(
+            getattr(control, f"{method}Request").FromString(request.content)
+        )
         return httpx.Response(200, content=message.SerializeToString())
 
 
 def test_every_request_is_one_of_flowers() -> None:
     """The paths that are made of the names are those that Flower's own client calls."""
-    source = Path(pytest.importorskip("flwr.supercore.control.control_http_client").__file__).read_text()
-    for path in ("start-run", "stop-run", "list-runs", "list-nodes", "register-node", "unregister-node"):
+    source = Path(
+        pytest.importorskip("flwr.supercore.control.control_http_client").__file__
+    ).read_text()
+    for path in (
+        "start-run",
+        "stop-run",
+        "list-runs",
+        "list-nodes",
+        "register-node",
+        "unregister-node",
+    ):
         assert f'"/v1/control/{path}"' in source
 
 
 def pem(line: str) -> bytes:
-    return load_ssh_public_key(line.encode()).public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    return load_ssh_public_key(line.encode()).public_bytes(
+        Encoding.PEM, PublicFormat.SubjectPublicKeyInfo
+    )
 
 
 def listed(*lines: str) -> Handler:
     """Nodes in these states with these keys, the first online, the last shut out."""
     states = ("online", *("offline" for _ in lines[2:]), "unregistered")
     nodes = [
-        {"node_id": 2**63 + place, "status": state, "public_key": pem(line), "name": f"holder-{place}"}
+        {
+            "node_id": 2**63 + place,
+            "status": state,
+            "public_key": pem(line),
+            "name": f"holder-{place}",
+        }
         for place, (line, state) in enumerate(zip(lines, states, strict=True))
     ]
     return lambda request: control.ListNodesResponse(nodes_info=nodes)
@@ -75,7 +109,9 @@ def lines(tmp_path: Path) -> list[str]:
 
 
 def test_a_key_is_registered_once(tmp_path: Path, lines: list[str]) -> None:
-    """Keys of the roster that are in stay; those that are not on it are shut out; who is in is written down."""
+    """Keys of the roster that are in stay; those that are not on it are shut out; who is in is
+    written down.
+    """
     registered: list[tuple[bytes, str]] = []
 
     def register_node(request: Any) -> Any:
@@ -93,20 +129,30 @@ def test_a_key_is_registered_once(tmp_path: Path, lines: list[str]) -> None:
     new = create_node_key(tmp_path / "new.key")
     roster = {"law": SimpleNamespace(node=lines[0]), "code": SimpleNamespace(node=new)}
     ledger = SimpleNamespace(standing=lambda: SimpleNamespace(roster=roster, left=()))
-    register(cast(Any, SimpleNamespace(ledger=ledger)), link.client, lambda words: pytest.fail(words))
+    register(
+        cast(Any, SimpleNamespace(ledger=ledger)),
+        link.client,
+        lambda words: pytest.fail(words),
+    )
     assert registered == [(pem(new), "code")]
     assert unregistered == [2**63 + 1]
     noted = json.loads((tmp_path / "nodes.json").read_bytes())
     assert noted[str(2**63)] == {"public_line": lines[0], "name": "holder-0"}
 
 
-def test_a_key_that_was_shut_out_is_refused_with_a_reason(tmp_path: Path, lines: list[str]) -> None:
+def test_a_key_that_was_shut_out_is_refused_with_a_reason(
+    tmp_path: Path, lines: list[str]
+) -> None:
     refusal = httpx.Response(409, json={"code": 23, "detail": "the key is in use"})
     with pytest.raises(LinkError, match="registered and removed before"):
-        SuperLinkStandIn(tmp_path, RegisterNode=refusal).client.register(lines[0], "law")
+        SuperLinkStandIn(tmp_path, RegisterNode=refusal).client.register(
+            lines[0], "law"
+        )
 
 
-def test_nodes_are_those_that_may_come_in_with_the_names_they_were_given(tmp_path: Path, lines: list[str]) -> None:
+def test_nodes_are_those_that_may_come_in_with_the_names_they_were_given(
+    tmp_path: Path, lines: list[str]
+) -> None:
     link = SuperLinkStandIn(tmp_path, ListNodes=listed(*lines))
     assert link.client.nodes() == [
         Node(2**63, True, lines[0], "holder-0"),
@@ -123,7 +169,9 @@ def test_a_run_is_submitted_with_its_bundle_and_followed(tmp_path: Path) -> None
     states = iter(("running", "finished", "resting"))
 
     def runs(request: Any) -> Any:
-        return control.ListRunsResponse(run_dict={request.run_id: {"status": {"status": next(states)}}})
+        return control.ListRunsResponse(
+            run_dict={request.run_id: {"status": {"status": next(states)}}}
+        )
 
     link = SuperLinkStandIn(tmp_path, StartRun=start, ListRuns=runs)
     assert link.client.submit(b"bundle") == 5
@@ -139,12 +187,16 @@ def test_a_refusal_is_one_sentence_with_flowers_number(tmp_path: Path) -> None:
     with pytest.raises(LinkError, match=r"refused stop-run: \[code: 12\] no such run$"):
         SuperLinkStandIn(tmp_path, StopRun=refusal).client.stop_run(5)
     with pytest.raises(LinkError, match="refused stop-run: 502 <html>"):
-        SuperLinkStandIn(tmp_path, StopRun=httpx.Response(502, text="<html>")).client.stop_run(5)
+        SuperLinkStandIn(
+            tmp_path, StopRun=httpx.Response(502, text="<html>")
+        ).client.stop_run(5)
 
 
 def test_a_superlink_that_is_away_is_named(tmp_path: Path) -> None:
     with pytest.raises(LinkDown, match="does not answer"):
-        SuperLinkStandIn(tmp_path, ListNodes=httpx.ConnectError("refused")).client.nodes()
+        SuperLinkStandIn(
+            tmp_path, ListNodes=httpx.ConnectError("refused")
+        ).client.nodes()
     with pytest.raises(LinkError, match="did not answer list-nodes"):
         SuperLinkStandIn(tmp_path, ListNodes=httpx.ReadTimeout("late")).client.nodes()
     with pytest.raises(LinkDown, match="run `ridgeway coordinator up` first"):
@@ -153,7 +205,9 @@ def test_a_superlink_that_is_away_is_named(tmp_path: Path) -> None:
 
 
 def test_runs_that_an_earlier_coordinator_left_are_stopped(tmp_path: Path) -> None:
-    """Those that had begun, also where one ends by itself meanwhile; not those that wait for their turn."""
+    """Those that had begun, also where one ends by itself meanwhile; not those that wait for their
+    turn.
+    """
     states = {1: "pending", 2: "starting", 3: "running", 4: "finished"}
     stopped: list[int] = []
 
@@ -163,9 +217,13 @@ def test_runs_that_an_earlier_coordinator_left_are_stopped(tmp_path: Path) -> No
 
     def runs(request: Any) -> Any:
         return control.ListRunsResponse(
-            run_dict={number: {"status": {"status": each}} for number, each in states.items()}
+            run_dict={
+                number: {"status": {"status": each}} for number, each in states.items()
+            }
         )
 
     SuperLinkStandIn(tmp_path, ListRuns=runs, StopRun=stop).client.stop_runs()
     assert sorted(stopped) == [2, 3]
-    SuperLinkStandIn(tmp_path, ListRuns=runs, StopRun=httpx.Response(409)).client.stop_runs()
+    SuperLinkStandIn(
+        tmp_path, ListRuns=runs, StopRun=httpx.Response(409)
+    ).client.stop_runs()

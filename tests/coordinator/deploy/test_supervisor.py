@@ -45,7 +45,9 @@ def test_a_round_ends_with_a_sentence_once_nobody_runs_the_coordinator(
     assert "check that `coordinator up` is running" in link.said
 
 
-def test_a_round_waits_for_a_superlink_that_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_round_waits_for_a_superlink_that_is_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As for a renewed certificate: `coordinator up` runs, and so the round may go on."""
     with only_one(tmp_path, "a coordinator"):
         link = followed(tmp_path, 3, monkeypatch)

@@ -1,4 +1,6 @@
-"""A member that sums what it should not: the round keeps the last release and names who is new or has changed."""
+"""A member that sums what it should not: the round keeps the last release and names who is new or
+has changed.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,12 @@ from tests.support.making import one_domain, random_samples
 from tests.support.seeds import seeds
 from tests.support.simulated_federation import Direct, Parties, found, no_watch
 
-LETTERS = {"code": "0123456789., ", "law": "abcdefgh \n", "medicine": "nopqrstuv ,", "poetry": "ijklmwxyz "}
+LETTERS = {
+    "code": "0123456789., ",
+    "law": "abcdefgh \n",
+    "medicine": "nopqrstuv ,",
+    "poetry": "ijklmwxyz ",
+}
 DOCUMENTS = 64
 """A quarter of them is held out: enough that a domain which is lost cannot be so by chance."""
 NEW = {"law-3": "law", "poetry": "poetry"}
@@ -43,7 +50,10 @@ def texts(name: str, domain: str, count: int = DOCUMENTS) -> list[str]:
     """Texts in a domain's letters, with a few of all the others'."""
     source = random.Random(name)
     noise = "".join(LETTERS.values())
-    return ["".join(source.choices((LETTERS[domain], noise)[source.random() < 0.2], k=60)) for _ in range(count)]
+    return [
+        "".join(source.choices((LETTERS[domain], noise)[source.random() < 0.2], k=60))
+        for _ in range(count)
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +70,9 @@ def released(tmp_path_factory: pytest.TempPathFactory) -> Parties:
 
 
 @pytest.fixture
-def parties(released: Parties, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Parties:
+def parties(
+    released: Parties, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Parties:
     make_haste(monkeypatch)
     return released.copy(tmp_path / "parties")
 
@@ -77,12 +89,16 @@ def round_of(
         holder = transport._holders[transport.names.index(name)]
         vars(holder)["exact_sums"] = _lying(holder, lie)
     watch = no_watch if seen is None else seen.append
-    return run_round(parties.federation(), transport, watch, RoundWishes(accept_worse=tuple(accept)))
+    return run_round(
+        parties.federation(), transport, watch, RoundWishes(accept_worse=tuple(accept))
+    )
 
 
 def _lying(holder: Holder, lie: Lie) -> Callable[[Epoch, Cohort], Statistics]:
     def sums(epoch: Epoch, cohort: Cohort) -> Statistics:
-        return lie(holder.epochs.statistics(epoch).statistics).weighted(cohort.shares[holder.identity.public])
+        return lie(holder.epochs.statistics(epoch).statistics).weighted(
+            cohort.shares[holder.identity.public]
+        )
 
     return sums
 
@@ -115,7 +131,9 @@ def at_random(own: Statistics) -> Statistics:
 
 def stretched(own: Statistics) -> Statistics:
     """The own sums as if every feature were much larger than it is, with the mass as agreed."""
-    factor = int(FEATURE_LIMIT / np.sqrt(own.gram.diagonal()[:-1].max() / own.mass)) // 2
+    factor = (
+        int(FEATURE_LIMIT / np.sqrt(own.gram.diagonal()[:-1].max() / own.mass)) // 2
+    )
     scale = np.full(len(own.gram), -factor)
     scale[-1] = 1
     return one_domain_of(own.gram * scale[:, None] * scale)
@@ -130,63 +148,102 @@ def stands(parties: Parties, number: int = 1) -> None:
     federation = parties.federation()
     assert federation.newest is not None
     assert federation.newest.number == number
-    assert (federation.folder / "releases" / "latest").readlink() == Path(f"{number:04}")
+    assert (federation.folder / "releases" / "latest").readlink() == Path(
+        f"{number:04}"
+    )
     assert not federation.release_folder(number + 1).exists()
     assert {parties.holder(name).newest for name in MEMBERS} == {number}
 
 
-def test_a_newcomer_with_another_domains_text_is_named_and_the_last_release_stands(parties: Parties) -> None:
+def test_a_newcomer_with_another_domains_text_is_named_and_the_last_release_stands(
+    parties: Parties,
+) -> None:
     """It calls law's text poetry: half of law would be routed to it."""
     give(parties, "poetry", texts("stolen", "law"))
     names, seen = all_with_new(parties), list[Event]()
-    with pytest.raises(RoundFailed, match=r"held-out text of law .* worse than release 0001,.*new: law-3, poetry; "):
+    with pytest.raises(
+        RoundFailed,
+        match=r"held-out text of law .* worse than release 0001,.*new: law-3, poetry; ",
+    ):
         round_of(parties, names, seen=seen)
     [worse] = [event for event in seen if isinstance(event, RouterWorse)]
-    assert (worse.domain, worse.newcomers, worse.changed) == ("law", ["law-3", "poetry"], sorted(MEMBERS))
+    assert (worse.domain, worse.newcomers, worse.changed) == (
+        "law",
+        ["law-3", "poetry"],
+        sorted(MEMBERS),
+    )
     assert worse.lost > 10 * worse.won
     stands(parties)
 
 
 @pytest.mark.parametrize("lie", [at_random, stretched])
-def test_sums_of_no_text_are_noticed_by_what_they_do_to_a_domain(parties: Parties, lie: Lie) -> None:
-    """They are well formed, so that nothing else could tell them: random vectors of the right length, scaled sums."""
+def test_sums_of_no_text_are_noticed_by_what_they_do_to_a_domain(
+    parties: Parties, lie: Lie
+) -> None:
+    """They are well formed, so that nothing else could tell them: random vectors of the right
+    length, scaled sums.
+    """
     for name in MEMBERS:
         give(parties, name, texts(f"{name} now", MEMBERS[name]))
-    with pytest.raises(RoundFailed, match=r"held-out text of .*medicine.*changed: code-1, .*medicine\)"):
+    with pytest.raises(
+        RoundFailed, match=r"held-out text of .*medicine.*changed: code-1, .*medicine\)"
+    ):
         round_of(parties, MEMBERS, {"medicine": lie})
     stands(parties)
 
 
 def test_honest_growth_passes(parties: Parties) -> None:
-    """A domain joins, one has another holder, two have more text: a second release, and everybody has it."""
+    """A domain joins, one has another holder, two have more text: a second release, and everybody
+    has it.
+    """
     for name in ("medicine", "code-1"):
-        give(parties, name, [*texts(name, MEMBERS[name]), *texts(f"{name} more", MEMBERS[name])])
+        give(
+            parties,
+            name,
+            [*texts(name, MEMBERS[name]), *texts(f"{name} more", MEMBERS[name])],
+        )
     names = all_with_new(parties)
     published = round_of(parties, names)
-    assert (published.number, published.domains) == (2, ("code", "law", "medicine", "poetry"))
+    assert (published.number, published.domains) == (
+        2,
+        ("code", "law", "medicine", "poetry"),
+    )
     assert {parties.holder(name).newest for name in names} == {2}
 
 
-def test_a_wanted_change_is_published_when_the_operator_says_so_and_nobody_is_asked_again(parties: Parties) -> None:
+def test_a_wanted_change_is_published_when_the_operator_says_so_and_nobody_is_asked_again(
+    parties: Parties,
+) -> None:
     """The total and its counts are kept."""
     give(parties, "poetry", texts("stolen", "law"))
     names = all_with_new(parties)
     for accept in ((), ("medicine",)):
-        with pytest.raises(RoundFailed, match=r"run the round again with --accept-worse law$"):
+        with pytest.raises(
+            RoundFailed, match=r"run the round again with --accept-worse law$"
+        ):
             round_of(parties, names, accept=accept)
     published = round_of(parties, names, accept=["law"])
     assert published.number == 2
-    kinds = [entry.kind for entry in parties.federation().ledger.journal.entries("totalled", "counted")]
+    kinds = [
+        entry.kind
+        for entry in parties.federation().ledger.journal.entries("totalled", "counted")
+    ]
     assert kinds == ["totalled", "counted"] * 2
     assert round_of(parties, names).number == 2
 
 
-def test_the_operator_reads_what_happened_and_what_to_do(parties: Parties, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An exit code that is not 0 and one sentence; with the option a release; and then that it stands."""
+def test_the_operator_reads_what_happened_and_what_to_do(
+    parties: Parties, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An exit code that is not 0 and one sentence; with the option a release; and then that it
+    stands.
+    """
     give(parties, "poetry", texts("stolen", "law"))
     names = all_with_new(parties)
 
-    def run_here(federation: Federation, order: RunOrder, watch: Watch, bundle: str | None) -> None:
+    def run_here(
+        federation: Federation, order: RunOrder, watch: Watch, bundle: str | None
+    ) -> None:
         wishes = RoundWishes(mode=order.mode, accept_worse=order.accept_worse)
         run_round(federation, Direct(parties, list(names)), watch, wishes)
 
@@ -198,32 +255,58 @@ def test_the_operator_reads_what_happened_and_what_to_do(parties: Parties, monke
     assert set(worse.json) == {"error", "released"} and worse.json["released"] is False
     assert worse.json["error"] in worse.stderr
     assert "worse     law" in worse.stderr
-    assert worse.stderr.splitlines()[-1].endswith("run the round again with --accept-worse law")
+    assert worse.stderr.splitlines()[-1].endswith(
+        "run the round again with --accept-worse law"
+    )
     unknown = commands.call(*round_command, "--accept-worse", "lwa")
-    assert (unknown.code, "there is no domain 'lwa'; the domains are code, law" in unknown.stderr) == (2, True)
+    assert (
+        unknown.code,
+        "there is no domain 'lwa'; the domains are code, law" in unknown.stderr,
+    ) == (2, True)
     wanted = commands.call(*round_command, "--accept-worse", "law", "--json")
-    assert (wanted.code, wanted.json["number"], wanted.json["unchanged"]) == (0, 2, False)
+    assert (wanted.code, wanted.json["number"], wanted.json["unchanged"]) == (
+        0,
+        2,
+        False,
+    )
     still = commands.call(*round_command, "--json")
     assert (still.code, still.json["number"], still.json["unchanged"]) == (0, 2, True)
     assert "nothing has changed since it was made" in still.stderr
 
 
 def test_a_member_does_not_send_a_damaged_epoch(parties: Parties) -> None:
-    """A file that was changed on its disk: it refuses by itself, before masks hide whose the sums are."""
+    """A file that was changed on its disk: it refuses by itself, before masks hide whose the sums
+    are.
+    """
     for name in MEMBERS:
         parties.ready(name)
-    path = parties.homes["medicine"] / "epochs" / epoch_of(parties.holder("medicine")) / "statistics.stats"
+    path = (
+        parties.homes["medicine"]
+        / "epochs"
+        / epoch_of(parties.holder("medicine"))
+        / "statistics.stats"
+    )
     content = bytearray(path.read_bytes())
     content[-1] ^= 0x80
     path.write_bytes(content)
-    with pytest.raises(RoundFailed, match=r"would lose medicine.*medicine refused \(failed"):
+    with pytest.raises(
+        RoundFailed, match=r"would lose medicine.*medicine refused \(failed"
+    ):
         round_of(parties, MEMBERS)
-    refused = [entry.facts for entry in parties.federation().ledger.journal.entries() if entry.kind == "refused"]
-    assert [(each["name"], each["step"], each["code"]) for each in refused] == [("medicine", "seal", "failed")]
+    refused = [
+        entry.facts
+        for entry in parties.federation().ledger.journal.entries()
+        if entry.kind == "refused"
+    ]
+    assert [(each["name"], each["step"], each["code"]) for each in refused] == [
+        ("medicine", "seal", "failed")
+    ]
 
 
 @pytest.mark.parametrize("seed", seeds(8, 3))
-def test_honest_rounds_raise_no_alarm(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_honest_rounds_raise_no_alarm(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Two holders have other text of their domain than before, and all counts differ a little."""
     make_haste(monkeypatch)
     parties = found(tmp_path, mode="masked")

@@ -1,4 +1,6 @@
-"""What the operator learns of its holders, by name: who is asked, who is in the way, and what each has to do."""
+"""What the operator learns of its holders, by name: who is asked, who is in the way, and what each
+has to do.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,12 @@ from ridgeway.common.protocol.packet import Packet, open_packet, seal_packet
 from ridgeway.coordinator.cli import round_commands
 from ridgeway.coordinator.deploy import supervisor
 from ridgeway.coordinator.round.ask import PeerAnswer, PeerFailure
-from ridgeway.coordinator.round.federation import NODES, PRIOR, Federation, PrivacySettings
+from ridgeway.coordinator.round.federation import (
+    NODES,
+    PRIOR,
+    Federation,
+    PrivacySettings,
+)
 from ridgeway.coordinator.round.membership import retire, rollback
 from ridgeway.coordinator.round.progress import (
     AnswerRefused,
@@ -31,15 +38,33 @@ from ridgeway.coordinator.round.progress import (
     Watch,
     no_watch,
 )
-from ridgeway.coordinator.round.remedies import AWAY, BUNDLE, NO_ANSWER, OTHER_RELEASE, REMEDIES
+from ridgeway.coordinator.round.remedies import (
+    AWAY,
+    BUNDLE,
+    NO_ANSWER,
+    OTHER_RELEASE,
+    REMEDIES,
+)
 from ridgeway.coordinator.round.round import check_round, deliver_newest, run_round
 from ridgeway.coordinator.round.run_order import RoundWishes, RunOrder
 from tests.support.commands import Workshop
 from tests.support.faults import make_haste
 from tests.support.making import contents
-from tests.support.simulated_federation import Direct, Parties, found, own_texts, populate
+from tests.support.simulated_federation import (
+    Direct,
+    Parties,
+    found,
+    own_texts,
+    populate,
+)
 
-PEOPLE = {"code-1": "code", "code-2": "code", "law-1": "law", "law-2": "law", "medicine": "medicine"}
+PEOPLE = {
+    "code-1": "code",
+    "code-2": "code",
+    "law-1": "law",
+    "law-2": "law",
+    "medicine": "medicine",
+}
 HASH = "ab" * 32
 
 
@@ -50,19 +75,26 @@ def parties(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Parties:
     made = found(tmp_path, mode="masked")
     populate(made, PEOPLE)
     roster = made.federation().ledger.standing().roster
-    nodes = {str(place): {"public_line": roster[name].node, "name": name} for place, name in enumerate(PEOPLE)}
+    nodes = {
+        str(place): {"public_line": roster[name].node, "name": name}
+        for place, name in enumerate(PEOPLE)
+    }
     made.federation().link.mkdir(exist_ok=True)
     (made.federation().link / NODES).write_text(json.dumps(nodes))
     return made
 
 
 class Asked(Direct):
-    """A transport that notes whom it asks for what. unapproved: holders that have approved other code.
+    """A transport that notes whom it asks for what. unapproved: holders that have approved other
+    code.
 
     failure: what Flower reports of these.
     """
 
-    failure = PeerFailure(0, f"<class 'BundleRefused'>:<'this machine has not approved the bundle {HASH}'>")
+    failure = PeerFailure(
+        0,
+        f"<class 'BundleRefused'>:<'this machine has not approved the bundle {HASH}'>",
+    )
 
     def __init__(self, parties: Parties, *unapproved: str) -> None:
         super().__init__(parties, list(PEOPLE))
@@ -70,8 +102,13 @@ class Asked(Direct):
         self.announced: list[tuple[str, Message]] = []
         self.unapproved = unapproved
 
-    def exchange(self, packets: Mapping[int, Packet], seconds: float) -> Iterator[tuple[int, PeerAnswer]]:
-        self.asked += [(self.names[peer], open_packet(packet).message.kind) for peer, packet in packets.items()]
+    def exchange(
+        self, packets: Mapping[int, Packet], seconds: float
+    ) -> Iterator[tuple[int, PeerAnswer]]:
+        self.asked += [
+            (self.names[peer], open_packet(packet).message.kind)
+            for peer, packet in packets.items()
+        ]
         self.announced += [
             (self.names[peer], message)
             for peer, packet in packets.items()
@@ -80,7 +117,10 @@ class Asked(Direct):
         failing = {peer for peer in packets if self.names[peer] in self.unapproved}
         for peer in failing:
             yield peer, self.failure
-        yield from super().exchange({peer: each for peer, each in packets.items() if peer not in failing}, seconds)
+        yield from super().exchange(
+            {peer: each for peer, each in packets.items() if peer not in failing},
+            seconds,
+        )
 
 
 def new_epochs(parties: Parties, *names: str) -> None:
@@ -89,7 +129,9 @@ def new_epochs(parties: Parties, *names: str) -> None:
 
 
 def test_retired_holders_are_neither_counted_nor_asked(parties: Parties) -> None:
-    """They may be online for as long as they like: the round waits for the others, and refuses nobody."""
+    """They may be online for as long as they like: the round waits for the others, and refuses
+    nobody.
+    """
     told: list[Event] = []
     run_round(parties.federation(), Asked(parties), told.append)
     retire(parties.federation(), "law")
@@ -102,32 +144,51 @@ def test_retired_holders_are_neither_counted_nor_asked(parties: Parties) -> None
         run_round(parties.federation(), transport, told.append)
     assert {name for name, _ in transport.asked} == {"code-1", "code-2"}
     assert [each.holders for each in told if isinstance(each, RoundOpened)] == [3]
-    assert {(each.online, each.wanted) for each in told if isinstance(each, HoldersAwaited)} == {(2, 3)}
+    assert {
+        (each.online, each.wanted) for each in told if isinstance(each, HoldersAwaited)
+    } == {(2, 3)}
     assert not [each for each in told if isinstance(each, AnswerRefused)]
 
 
-def test_a_holder_that_has_not_approved_the_code_is_named_with_what_to_do(parties: Parties) -> None:
-    """Its SuperNode refuses for it; the round says who it is and what its owner runs, and does not lose its domain."""
+def test_a_holder_that_has_not_approved_the_code_is_named_with_what_to_do(
+    parties: Parties,
+) -> None:
+    """Its SuperNode refuses for it; the round says who it is and what its owner runs, and does not
+    lose its domain.
+    """
     run_round(parties.federation(), Asked(parties), no_watch)
     new_epochs(parties)
-    with pytest.raises(RoundFailed, match=r"medicine refused \(bundle_refused: .*`ridgeway client approve DIR`"):
+    with pytest.raises(
+        RoundFailed,
+        match=r"medicine refused \(bundle_refused: .*`ridgeway client approve DIR`",
+    ):
         run_round(parties.federation(), Asked(parties, "medicine"), no_watch)
 
 
 @pytest.mark.parametrize(
     "failure",
-    [PeerFailure(DISK_FULL, "this holder's disk is full"), PeerFailure(0, "[Errno 28] No space left on device")],
+    [
+        PeerFailure(DISK_FULL, "this holder's disk is full"),
+        PeerFailure(0, "[Errno 28] No space left on device"),
+    ],
 )
-def test_a_holder_whose_disk_is_full_is_named_so(parties: Parties, failure: PeerFailure) -> None:
+def test_a_holder_whose_disk_is_full_is_named_so(
+    parties: Parties, failure: PeerFailure
+) -> None:
     """Beforehand and in the round, by its own code, and not as one that gave no answer."""
     transport = Asked(parties, "medicine")
     transport.failure = failure
     told: list[Event] = []
     check_round(parties.federation(), transport, told.append)
-    assert [(each.name, each.code) for each in told if isinstance(each, AnswerRefused)] == [("medicine", "disk_full")]
+    assert [
+        (each.name, each.code) for each in told if isinstance(each, AnswerRefused)
+    ] == [("medicine", "disk_full")]
     run_round(parties.federation(), Asked(parties), no_watch)
     new_epochs(parties)
-    with pytest.raises(RoundFailed, match=r"medicine refused \(disk_full: this holder's disk is full\); its owner"):
+    with pytest.raises(
+        RoundFailed,
+        match=r"medicine refused \(disk_full: this holder's disk is full\); its owner",
+    ):
         run_round(parties.federation(), transport, no_watch)
 
 
@@ -135,7 +196,9 @@ def test_a_member_that_misses_others_names_them(parties: Parties) -> None:
     """By the names that the operator gave them, not by their keys."""
     roster = parties.homes["medicine"] / "roster.json"
     content = json.loads(roster.read_text())
-    content["members"] = [each for each in content["members"] if not each["name"].startswith("law")]
+    content["members"] = [
+        each for each in content["members"] if not each["name"].startswith("law")
+    ]
     roster.write_text(json.dumps(content))
     told: list[Event] = []
     run_round(parties.federation(), Asked(parties), told.append)
@@ -161,25 +224,45 @@ def restored(parties: Parties, older: Path) -> None:
     shutil.copytree(older, parties.folder / "coordinator", symlinks=True)
 
 
-def test_two_releases_of_one_number_are_told_apart_and_mended(clear: Parties, tmp_path: Path) -> None:
-    """After an older copy was restored, holders have another release 0002 than the ledger: a later number mends it."""
+def test_two_releases_of_one_number_are_told_apart_and_mended(
+    clear: Parties, tmp_path: Path
+) -> None:
+    """After an older copy was restored, holders have another release 0002 than the ledger: a later
+    number mends it.
+    """
     run_round(clear.federation(), Direct(clear), no_watch)
     shutil.copytree(clear.folder / "coordinator", tmp_path / "older", symlinks=True)
     for name in PEOPLE:
         clear.change_corpus(name)
-    run_round(clear.federation(), Direct(clear), no_watch, RoundWishes(accept_worse=("code", "law", "medicine")))
+    run_round(
+        clear.federation(),
+        Direct(clear),
+        no_watch,
+        RoundWishes(accept_worse=("code", "law", "medicine")),
+    )
     restored(clear, tmp_path / "older")
     change = retire(clear.federation(), "medicine")
-    assert change.published is not None and change.published.number == clear.holder("law-1").newest == 2
+    assert (
+        change.published is not None
+        and change.published.number == clear.holder("law-1").newest == 2
+    )
     told: list[Event] = []
     assert deliver_newest(clear.federation(), Direct(clear), told.append) == set()
     [blocked] = [each for each in told if isinstance(each, DeliveryBlocked)]
-    assert (blocked.code, set(blocked.names)) == ("other_release", set(PEOPLE) - {"medicine"})
+    assert (blocked.code, set(blocked.names)) == (
+        "other_release",
+        set(PEOPLE) - {"medicine"},
+    )
     assert set(clear.federation().ledger.standing().ahead) == set(blocked.names)
     again = rollback(clear.federation(), 2).published
     assert again is not None and again.number == 3
-    assert deliver_newest(clear.federation(), Direct(clear), no_watch) == set(blocked.names)
-    held = {clear.federation().ledger.standing().delivered[name].release for name in blocked.names}
+    assert deliver_newest(clear.federation(), Direct(clear), no_watch) == set(
+        blocked.names
+    )
+    held = {
+        clear.federation().ledger.standing().delivered[name].release
+        for name in blocked.names
+    }
     assert held == {again.release} and not clear.federation().ledger.standing().ahead
 
 
@@ -192,15 +275,21 @@ def test_a_holder_that_claims_an_absurd_release_moves_no_number(clear: Parties) 
     assert clear.federation().next_number == 8
 
 
-def test_an_older_copy_opens_no_total_with_used_epochs(parties: Parties, tmp_path: Path) -> None:
-    """It does not know of the second total; the holders do, so dry run and round name them alike."""
+def test_an_older_copy_opens_no_total_with_used_epochs(
+    parties: Parties, tmp_path: Path
+) -> None:
+    """It does not know of the second total; the holders do, so dry run and round name them
+    alike.
+    """
     run_round(parties.federation(), Asked(parties), no_watch)
     shutil.copytree(parties.folder / "coordinator", tmp_path / "older", symlinks=True)
     new_epochs(parties)
     run_round(parties.federation(), Asked(parties), no_watch)
     restored(parties, tmp_path / "older")
     parties.ready("law-1")
-    must_end_alike(parties, Asked(parties), r"code-1, code-2, .*medicine must open a new epoch")
+    must_end_alike(
+        parties, Asked(parties), r"code-1, code-2, .*medicine must open a new epoch"
+    )
 
 
 # A dry run: asked beforehand
@@ -209,12 +298,23 @@ def test_an_older_copy_opens_no_total_with_used_epochs(parties: Parties, tmp_pat
 def snapshot(parties: Parties, name: str) -> tuple[Any, ...]:
     """What a holder has paid, signed, opened and holds."""
     holder = parties.holder(name)
-    noted = [(each.kind, each.facts) for each in holder.journal.entries("signed", "opened", "spent", "cohort")]
-    return noted, holder.account.expenses(), holder.account.epsilon(), holder.received, holder.epochs.current()
+    noted = [
+        (each.kind, each.facts)
+        for each in holder.journal.entries("signed", "opened", "spent", "cohort")
+    ]
+    return (
+        noted,
+        holder.account.expenses(),
+        holder.account.epsilon(),
+        holder.received,
+        holder.epochs.current(),
+    )
 
 
 @pytest.fixture(params=["masked", "clear", "columns", "full"])
-def any_mode(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Parties:
+def any_mode(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Parties:
     make_haste(monkeypatch, once=False)
     mode = request.param
     terms: dict[str, Any] = {"mode": mode}
@@ -222,15 +322,18 @@ def any_mode(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest
         terms = {"mode": "private", "privacy": PrivacySettings(sums=mode, epsilon=0.5)}
     made = found(tmp_path, **terms)
     if mode in ("columns", "full"):
-        texts = [own_texts("public", domain, 30) for domain in ("code", "law", "medicine")]
+        texts = [
+            own_texts("public", domain, 30) for domain in ("code", "law", "medicine")
+        ]
         write_prior(make_prior(made.encoder, texts), made.federation().folder / PRIOR)
     populate(made, PEOPLE)
     return made
 
 
 def test_a_dry_run_leaves_nothing_and_charges_nobody(any_mode: Parties) -> None:
-    """Before a first round, after it, and with new epochs: no round in the ledger, no sums, and nothing is paid; the
-    round that follows pays what it would have paid without."""
+    """Before a first round, after it, and with new epochs: no round in the ledger, no sums, and
+    nothing is paid; the round that follows pays what it would have paid without.
+    """
     parties = any_mode
     for number in (1, 1, 2):
         federation = parties.federation()
@@ -241,27 +344,45 @@ def test_a_dry_run_leaves_nothing_and_charges_nobody(any_mode: Parties) -> None:
         told: list[Event] = []
         check_round(federation, transport, told.append)
         assert {kind for _, kind in transport.asked} == {"announce"}
-        assert {open_packet(reply).message.kind for _, reply in transport.replies} == {"offer"}
+        assert {open_packet(reply).message.kind for _, reply in transport.replies} == {
+            "offer"
+        }
         assert federation.ledger.journal.verify() == written
-        assert (federation.standing.rounds, federation.standing.open_round) == (rounds, None)
+        assert (federation.standing.rounds, federation.standing.open_round) == (
+            rounds,
+            None,
+        )
         assert contents(federation.folder / "contributions") == files
         assert {name: snapshot(parties, name) for name in PEOPLE} == holders
         assert [each.number for each in told if isinstance(each, RoundOpened)] == [0]
-        assert run_round(parties.federation(), Asked(parties), no_watch).number == number
+        assert (
+            run_round(parties.federation(), Asked(parties), no_watch).number == number
+        )
         if parties.federation().standing.rounds == 2:
             new_epochs(parties)
     costs = {name: len(parties.holder(name).account.expenses()) for name in PEOPLE}
     assert costs == dict.fromkeys(PEOPLE, 4), "sums and counts of two epochs"
 
 
-def test_dry_runs_without_end_are_no_other_for_a_holder_than_one(any_mode: Parties) -> None:
-    """Whoever asks again and again learns what it learnt first, and the round after it goes well."""
+def test_dry_runs_without_end_are_no_other_for_a_holder_than_one(
+    any_mode: Parties,
+) -> None:
+    """Whoever asks again and again learns what it learnt first, and the round after it goes
+    well.
+    """
     offers = []
     for _ in range(4):
         transport = Asked(any_mode)
         check_round(any_mode.federation(), transport, no_watch)
-        answers = {name: open_packet(reply).message for name, reply in transport.replies}
-        offers.append({name: each.model_copy(update={"advert": None}) for name, each in answers.items()})
+        answers = {
+            name: open_packet(reply).message for name, reply in transport.replies
+        }
+        offers.append(
+            {
+                name: each.model_copy(update={"advert": None})
+                for name, each in answers.items()
+            }
+        )
     assert all(each == offers[0] for each in offers)
     assert run_round(any_mode.federation(), Asked(any_mode), no_watch).number == 1
 
@@ -281,15 +402,21 @@ def test_a_dry_run_ends_as_the_round_would(parties: Parties) -> None:
     """By the same sentence: who waits for its next epoch, who is away, and what would be lost."""
     transport = Asked(parties)
     transport.down = set(PEOPLE) - {"law-1", "law-2"}
-    must_end_alike(parties, transport, "2 holders can take part, but a round under masks needs 3")
+    must_end_alike(
+        parties, transport, "2 holders can take part, but a round under masks needs 3"
+    )
     run_round(parties.federation(), Asked(parties), no_watch)
     check_round(parties.federation(), Asked(parties), no_watch)
     parties.ready("medicine")
-    must_end_alike(parties, Asked(parties), "code-1, code-2, law-1, law-2 must open a new epoch")
+    must_end_alike(
+        parties, Asked(parties), "code-1, code-2, law-1, law-2 must open a new epoch"
+    )
     new_epochs(parties, "code-1", "law-1", "law-2")
     told: list[Event] = []
     check_round(parties.federation(), Asked(parties), told.append)
-    assert [each.names for each in told if isinstance(each, HoldersWaiting)] == [["code-2"]]
+    assert [each.names for each in told if isinstance(each, HoldersWaiting)] == [
+        ["code-2"]
+    ]
     published = run_round(parties.federation(), Asked(parties), no_watch)
     assert {member.name for member in published.members} == set(PEOPLE) - {"code-2"}
     transport = Asked(parties)
@@ -316,7 +443,9 @@ def test_a_session_that_a_dry_run_announced_opens_nothing(parties: Parties) -> N
     state = parties.holder("law-1").sessions.load()
     assert state is None or state.round != named
     federation = parties.federation()
-    again = seal_packet(Announce(terms=federation.terms), federation.identity, round=named)
+    again = seal_packet(
+        Announce(terms=federation.terms), federation.identity, round=named
+    )
     message = open_packet(answer(parties.holder("law-1"), again)).message
     assert isinstance(message, Refusal) and message.code == "session_reused"
 
@@ -334,11 +463,16 @@ def test_a_round_that_all_refuse_names_what_each_has_to_do(tmp_path: Path) -> No
 
 
 def test_an_altered_ledger_stops_whatever_would_build_on_it(parties: Parties) -> None:
-    """Round, dry run, delivery, changes of membership and `up`: one sentence, and nobody is asked."""
+    """Round, dry run, delivery, changes of membership and `up`: one sentence, and nobody is
+    asked.
+    """
     run_round(parties.federation(), Asked(parties), no_watch)
     new_epochs(parties)
     with sqlite3.connect(parties.federation().folder / "ledger.db") as database:
-        database.execute("update entries set facts = replace(facts, 'medicine', 'medicime') where kind = 'released'")
+        database.execute(
+            "update entries set facts = replace(facts, 'medicine', 'medicime') "
+            "where kind = 'released'"
+        )
     database.close()
     transport = Asked(parties)
     for work in (
@@ -346,9 +480,13 @@ def test_an_altered_ledger_stops_whatever_would_build_on_it(parties: Parties) ->
         lambda: check_round(parties.federation(), transport, no_watch),
         lambda: deliver_newest(parties.federation(), transport, no_watch),
         lambda: retire(parties.federation(), "law"),
-        lambda: supervisor.up(parties.federation(), lambda: True, lambda: None, lambda words: None),
+        lambda: supervisor.up(
+            parties.federation(), lambda: True, lambda: None, lambda words: None
+        ),
     ):
-        with pytest.raises(JournalError, match=r"entry \d+ \(released\).* after it was written"):
+        with pytest.raises(
+            JournalError, match=r"entry \d+ \(released\).* after it was written"
+        ):
             work()
     assert not transport.asked
 
@@ -356,14 +494,20 @@ def test_an_altered_ledger_stops_whatever_would_build_on_it(parties: Parties) ->
 def test_every_refusal_of_a_holder_has_a_remedy_or_a_reason_of_its_own() -> None:
     """The table speaks of codes that exist: each stands in the source of the side that refuses."""
     source = "".join(
-        path.read_text() for room in ("client", "common", "coordinator") for path in Path(room).rglob("*.py")
+        path.read_text()
+        for room in ("client", "common", "coordinator")
+        for path in Path(room).rglob("*.py")
     )
     for code in set(REMEDIES) - {AWAY, NO_ANSWER, BUNDLE, OTHER_RELEASE}:
         assert source.count(f'"{code}"') > 1, code
 
 
-def test_the_command_says_what_each_has_to_do(parties: Parties, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Line by line, like a round; the exit code says whether there could be a release, and none is made."""
+def test_the_command_says_what_each_has_to_do(
+    parties: Parties, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Line by line, like a round; the exit code says whether there could be a release, and none is
+    made.
+    """
     transport = Asked(parties, "law-2")
     transport.down = {"medicine"}
     orders: list[RunOrder] = []
@@ -373,19 +517,35 @@ def test_the_command_says_what_each_has_to_do(parties: Parties, monkeypatch: pyt
         check_round(parties.federation(), transport, watch, order)
 
     monkeypatch.setattr(round_commands, "run_work", run_work)
-    shop, command = Workshop(parties.folder), ("coordinator", "round", "coordinator", "--dry-run")
+    shop, command = (
+        Workshop(parties.folder),
+        ("coordinator", "round", "coordinator", "--dry-run"),
+    )
     done = shop.call(*command)
     assert (done.code, done.stdout) == (0, "")
     said = [line.split()[:3] for line in done.stderr.splitlines()]
-    assert said[0][:2] == ["dry", "run"] and said[1][:2] == ["mode", "masked"] and said[-1][0] == "clear"
-    assert ["refused", "law-2", "bundle_refused"] in said and ["next", "law-2", "its"] in said
+    assert (
+        said[0][:2] == ["dry", "run"]
+        and said[1][:2] == ["mode", "masked"]
+        and said[-1][0] == "clear"
+    )
+    assert ["refused", "law-2", "bundle_refused"] in said and [
+        "next",
+        "law-2",
+        "its",
+    ] in said
     assert ["absent", "medicine", "no"] in said
     told = shop.call(*command, "--json").json
     assert (told["released"], told["absent"]) == (False, ["medicine"])
-    assert [(each["name"], each["code"]) for each in told["refused"]] == [("law-2", "bundle_refused")]
+    assert [(each["name"], each["code"]) for each in told["refused"]] == [
+        ("law-2", "bundle_refused")
+    ]
     transport = Asked(parties, "law-1", "law-2", "code-1")
     failed = shop.call(*command, "--json")
     assert (failed.code, failed.json["released"]) == (2, False)
-    assert "2 holders can take part, but a round under masks needs 3" in failed.json["error"]
+    assert (
+        "2 holders can take part, but a round under masks needs 3"
+        in failed.json["error"]
+    )
     assert {order.work for order in orders} == {"dry_run"}
     assert parties.federation().newest is None

@@ -1,4 +1,6 @@
-"""Scores of experts in a round: sums that are opened with the counts, or not at all, and the table in the release."""
+"""Scores of experts in a round: sums that are opened with the counts, or not at all, and the table
+in the release.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,13 @@ from ridgeway.coordinator.round.gathering import checked_row, sizes_of
 from ridgeway.coordinator.round.membership import retire
 from tests.support.faults import make_haste
 from tests.support.making import contents
-from tests.support.simulated_federation import Direct, Parties, found, populate, round_of
+from tests.support.simulated_federation import (
+    Direct,
+    Parties,
+    found,
+    populate,
+    round_of,
+)
 
 HOLDERS = {"code": "code", "law-1": "law", "law-2": "law", "medicine": "medicine"}
 EXPERTS = ("large", "small", "nobody's")
@@ -34,12 +42,18 @@ SCORES: dict[str, dict[str, list[float]]] = {
 }
 
 
-def write_scores(parties: Parties, name: str, scores: dict[str, list[float]], domain: str = "") -> None:
+def write_scores(
+    parties: Parties, name: str, scores: dict[str, list[float]], domain: str = ""
+) -> None:
     """The file of a holder, and the line in its settings that names it."""
     path = parties.folder / "scores" / f"{name}.jsonl"
     path.parent.mkdir(exist_ok=True)
     more = {"domain": domain} if domain else {}
-    lines = [{"prompt": "?", "expert": each, "score": score, **more} for each, own in scores.items() for score in own]
+    lines = [
+        {"prompt": "?", "expert": each, "score": score, **more}
+        for each, own in scores.items()
+        for score in own
+    ]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     if '# scores = "scores.jsonl"' in (parties.homes[name] / "client.toml").read_text():
         parties.rewrite(name, '# scores = "scores.jsonl"', f'scores = "{path}"')
@@ -63,22 +77,32 @@ def parties(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Parties:
 def quality_of(parties: Parties) -> Any:
     newest = parties.federation().newest
     assert newest is not None
-    return load_release(parties.federation().release_folder(newest.number)).manifest.get("quality")
+    return load_release(
+        parties.federation().release_folder(newest.number)
+    ).manifest.get("quality")
 
 
 def kinds(transport: Direct) -> list[str]:
     return [open_packet(reply).message.kind for _, reply in transport.replies]
 
 
-def test_the_table_of_a_release_is_the_sum_of_what_holders_share(parties: Parties, tmp_path: Path) -> None:
-    """By domain and expert; none of those that decline, of too few scores, or of experts that were not asked about."""
+def test_the_table_of_a_release_is_the_sum_of_what_holders_share(
+    parties: Parties, tmp_path: Path
+) -> None:
+    """By domain and expert; none of those that decline, of too few scores, or of experts that were
+    not asked about.
+    """
     clear = parties.copy(tmp_path / "clear")
     round_of(parties)
     assert quality_of(parties) == {
         "domains": ["code", "law", "medicine"],
         "experts": list(EXPERTS),
         "unit": SCORE_UNIT,
-        "sums": [[20 * SCORE_UNIT, 3 * SCORE_UNIT, 0], [MIN_SCORES * SCORE_UNIT // 2, 0, 0], [0, 0, 0]],
+        "sums": [
+            [20 * SCORE_UNIT, 3 * SCORE_UNIT, 0],
+            [MIN_SCORES * SCORE_UNIT // 2, 0, 0],
+            [0, 0, 0],
+        ],
         "counts": [[20, 12, 0], [MIN_SCORES + 11, 0, 0], [0, 0, 0]],
     }
     round_of(clear, mode="clear")
@@ -86,11 +110,19 @@ def test_the_table_of_a_release_is_the_sum_of_what_holders_share(parties: Partie
     assert contents(folders[0]) == contents(folders[1])
 
 
-def test_scores_take_no_exchange_and_no_opened_sum_of_their_own(parties: Parties, tmp_path: Path) -> None:
-    """A round with them has the very messages of a round without; and without, the release says nothing of experts."""
+def test_scores_take_no_exchange_and_no_opened_sum_of_their_own(
+    parties: Parties, tmp_path: Path
+) -> None:
+    """A round with them has the very messages of a round without; and without, the release says
+    nothing of experts.
+    """
     plain = parties.copy(tmp_path / "plain")
     settings = plain.federation().folder / "coordinator.toml"
-    settings.write_text(settings.read_text().replace('experts = ["large", "small", "nobody\'s"]', "experts = []"))
+    settings.write_text(
+        settings.read_text().replace(
+            'experts = ["large", "small", "nobody\'s"]', "experts = []"
+        )
+    )
     both = [Direct(parties), Direct(plain)]
     for each, transport in zip((parties, plain), both, strict=True):
         round_of(each, transport)
@@ -99,7 +131,9 @@ def test_scores_take_no_exchange_and_no_opened_sum_of_their_own(parties: Parties
 
 
 def test_a_score_file_that_cannot_be_read_opens_no_epoch(parties: Parties) -> None:
-    """The owner is told, and rounds go on with the scores of the epoch before: no round reads the file."""
+    """The owner is told, and rounds go on with the scores of the epoch before: no round reads the
+    file.
+    """
     write_scores(parties, "law-2", {"large": [7.0]})
     with pytest.raises(RidgewayError):
         parties.ready("law-2")
@@ -109,10 +143,14 @@ def test_a_score_file_that_cannot_be_read_opens_no_epoch(parties: Parties) -> No
 
 
 def test_other_experts_are_asked_about_with_the_next_epochs(parties: Parties) -> None:
-    """Holders count for one router an epoch, and answer one question about it; until then the release stands."""
+    """Holders count for one router an epoch, and answer one question about it; until then the
+    release stands.
+    """
     round_of(parties)
     settings = parties.federation().folder / "coordinator.toml"
-    text = settings.read_text().replace('experts = ["large", "small", "nobody\'s"]', 'experts = ["elsewhere"]')
+    text = settings.read_text().replace(
+        'experts = ["large", "small", "nobody\'s"]', 'experts = ["elsewhere"]'
+    )
     settings.write_text(text)
     assert round_of(parties).number == 1
     for name in HOLDERS:
@@ -129,17 +167,37 @@ def test_a_retired_domain_leaves_the_table(parties: Parties) -> None:
     retire(parties.federation(), "code")
     after = quality_of(parties)
     assert after["domains"] == ["law", "medicine"]
-    assert (after["sums"], after["counts"]) == (before["sums"][1:], before["counts"][1:])
+    assert (after["sums"], after["counts"]) == (
+        before["sums"][1:],
+        before["counts"][1:],
+    )
 
 
-@pytest.mark.parametrize("names", [("large", "large"), ("",), (" large",), ("la\x1brge",), tuple(map(str, range(257)))])
-def test_experts_are_named_once_and_so_that_they_can_be_shown(parties: Parties, names: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("large", "large"),
+        ("",),
+        (" large",),
+        ("la\x1brge",),
+        tuple(map(str, range(257))),
+    ],
+)
+def test_experts_are_named_once_and_so_that_they_can_be_shown(
+    parties: Parties, names: tuple[str, ...]
+) -> None:
     """In the settings, before a round asks anybody, and in what holders are asked."""
     with pytest.raises(ValidationError):
         FederationSettings(experts=names)
     terms = parties.federation().terms
     with pytest.raises(ValidationError, match="experts"):
-        Evaluate(terms=terms, domains=("code", "law"), selector="average", k=10, experts=names)
+        Evaluate(
+            terms=terms,
+            domains=("code", "law"),
+            selector="average",
+            k=10,
+            experts=names,
+        )
 
 
 Change = Callable[[np.ndarray[Any, Any]], None]
@@ -171,8 +229,15 @@ def placed(row: int, expert: int, number: int) -> Change:
 def test_sums_that_no_scores_could_have_given_are_refused(
     parties: Parties, holders: int, changes: Sequence[Change], code: str
 ) -> None:
-    """Negative numbers, sums beyond them, more scores than holders may have: opened or in the clear."""
-    about: dict[str, Any] = {"domains": ("code", "law"), "selector": "average", "k": 10, "experts": EXPERTS[:2]}
+    """Negative numbers, sums beyond them, more scores than holders may have: opened or in the
+    clear.
+    """
+    about: dict[str, Any] = {
+        "domains": ("code", "law"),
+        "selector": "average",
+        "k": 10,
+        "experts": EXPERTS[:2],
+    }
     question = Evaluate(terms=parties.federation().terms, **about)
     counts = np.zeros(sum(sizes_of(question)), dtype=np.int64)
     quality = counts[4:].reshape(2, 2)

@@ -1,4 +1,6 @@
-"""Disks that fill up in the middle of a masked round, the coordinator's or a holder's, at any write."""
+"""Disks that fill up in the middle of a masked round, the coordinator's or a holder's, at any
+write.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,12 @@ from ridgeway.common.protocol.messages import Message, SealedSums
 from ridgeway.common.protocol.packet import Packet, open_packet
 from ridgeway.coordinator.round.progress import Follower, RunFailed, progress_file
 from ridgeway.coordinator.round.round import run_round
-from tests.support.faults import FullDisk, check_folders, check_received, let_steps_be_seen
+from tests.support.faults import (
+    FullDisk,
+    check_folders,
+    check_received,
+    let_steps_be_seen,
+)
 from tests.support.making import contents
 from tests.support.masked_faults import let_holders_fall
 from tests.support.seeds import seeds
@@ -21,7 +28,9 @@ from tests.support.simulated_federation import Direct, Parties, round_of
 NAMES = ("code-1", "code-2", "law-1", "law-2", "medicine")
 FULL = "law-2"
 PARTS = 4
-"""The writes of a round are tried out in so many tests, each of which takes one in so many; a usual run has half."""
+"""The writes of a round are tried out in so many tests, each of which takes one in so many; a usual
+run has half.
+"""
 
 
 class Answering(Direct):
@@ -30,7 +39,9 @@ class Answering(Direct):
     disk: FullDisk | None = None
 
     def sent_by(self, name: str) -> list[Message]:
-        return [open_packet(reply).message for who, reply in self.replies if who == name]
+        return [
+            open_packet(reply).message for who, reply in self.replies if who == name
+        ]
 
     def answers(self, name: str, peer: int, packet: Packet) -> Iterator[Packet]:
         if self.disk is None or name != FULL:
@@ -49,7 +60,9 @@ class Answering(Direct):
 def test_a_coordinator_whose_disk_is_full_says_so_and_has_lost_nothing(
     parties: Parties, tmp_path: Path, part: int
 ) -> None:
-    """At whichever write: one sentence, a ledger that holds, no half of a release, and then the release as ever."""
+    """At whichever write: one sentence, a ledger that holds, no half of a release, and then the
+    release as ever.
+    """
     disk, undisturbed = FullDisk(), parties.copy(tmp_path / "undisturbed")
     with pytest.MonkeyPatch.context() as patch:
         let_steps_be_seen(patch, disk)
@@ -73,14 +86,21 @@ def test_a_coordinator_whose_disk_is_full_says_so_and_has_lost_nothing(
         check_folders(federation)
         published = round_of(tried, Direct(tried, NAMES))
         router = federation.release_folder(published.number) / "router.safetensors"
-        assert router.read_bytes() == contents(undisturbed.federation().release_folder(wanted.number))[router.name]
+        assert (
+            router.read_bytes()
+            == contents(undisturbed.federation().release_folder(wanted.number))[
+                router.name
+            ]
+        )
 
 
 @pytest.mark.parametrize("part", seeds(PARTS, PARTS // 2))
 def test_a_holder_whose_disk_is_full_sends_nothing_that_it_could_not_note(
     parties: Parties, tmp_path: Path, part: int
 ) -> None:
-    """The others go on without it; its journal holds, and with room again it is in the next round or named in it."""
+    """The others go on without it; its journal holds, and with room again it is in the next round
+    or named in it.
+    """
     disk, undisturbed = FullDisk(), parties.copy(tmp_path / "undisturbed")
     transport = Answering(undisturbed, NAMES)
     transport.disk = disk
@@ -93,8 +113,12 @@ def test_a_holder_whose_disk_is_full_sends_nothing_that_it_could_not_note(
         transport.disk.full_from = first
         published = round_of(tried, transport)
         holder, federation = tried.holder(FULL), tried.federation()
-        sealed = [each for each in transport.sent_by(FULL) if isinstance(each, SealedSums)]
-        assert [each.lot for each in sealed] == [entry.facts["lot"] for entry in holder.journal.entries("sent")]
+        sealed = [
+            each for each in transport.sent_by(FULL) if isinstance(each, SealedSums)
+        ]
+        assert [each.lot for each in sealed] == [
+            entry.facts["lot"] for entry in holder.journal.entries("sent")
+        ]
         assert holder.journal.verify() == len(holder.journal.entries())
         federation.ledger.verify()
         assert set(published.domains) == {"code", "law", "medicine"}

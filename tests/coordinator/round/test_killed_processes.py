@@ -1,4 +1,5 @@
-"""Flower's processes that are killed in a masked round, at each exchange: what answers for a holder, and the SuperLink.
+"""Flower's processes that are killed in a masked round, at each exchange: what answers for a
+holder, and the SuperLink.
 
 Every message goes through Flower's own serialisation; the kills are told as Flower tells them.
 """
@@ -29,16 +30,25 @@ LARGE_EXCHANGES = ["announce", "share", "seal", *LOCKED, "evaluate", *LOCKED, "d
 
 
 class Shaky(LocalGrid):
-    """Looks for answers fail at first in every exchange; in one exchange a holder's process ends, and then another
-    comes in its place.
+    """Looks for answers fail at first in every exchange; in one exchange a holder's process ends,
+    and then another comes in its place.
 
     killed: the number of that exchange. answered: whether the process had done its work.
     """
 
-    def __init__(self, parties: Parties, killed: int = -1, answered: bool = False) -> None:
+    def __init__(
+        self, parties: Parties, killed: int = -1, answered: bool = False
+    ) -> None:
         names = sorted(MEMBERS)
-        super().__init__(client_app.app, {place: parties.homes[name] for place, name in enumerate(names, start=1)})
-        self._victim, self._killed, self._answered = names.index(VICTIM) + 1, killed, answered
+        super().__init__(
+            client_app.app,
+            {place: parties.homes[name] for place, name in enumerate(names, start=1)},
+        )
+        self._victim, self._killed, self._answered = (
+            names.index(VICTIM) + 1,
+            killed,
+            answered,
+        )
         self._exchange, self._away = -1, 0
 
     def push_messages(self, messages: Iterable[FlowerMessage]) -> Iterable[str]:
@@ -52,7 +62,11 @@ class Shaky(LocalGrid):
             raise httpx.ConnectError("the SuperLink is started again")
         for number in message_ids:
             asked = self._waiting.get(number)
-            dies = asked is not None and self._exchange == self._killed and asked[0] == self._victim
+            dies = (
+                asked is not None
+                and self._exchange == self._killed
+                and asked[0] == self._victim
+            )
             if not dies or self._answered:
                 replies = list(super().pull_messages([number]))
             if not dies:
@@ -65,41 +79,65 @@ class Shaky(LocalGrid):
 
 def round_over(parties: Parties, grid: Shaky) -> tuple[Any, list[ExchangeDone]]:
     seen: list[Any] = []
-    made = run_round(parties.federation(), server_app.GridTransport(grid, least_pause_s=0.0), seen.append)
+    made = run_round(
+        parties.federation(),
+        server_app.GridTransport(grid, least_pause_s=0.0),
+        seen.append,
+    )
     return made, [each for each in seen if isinstance(each, ExchangeDone)]
 
 
-def test_a_superlink_that_goes_away_at_every_exchange_changes_nothing(parties: Parties, tmp_path: Any) -> None:
+def test_a_superlink_that_goes_away_at_every_exchange_changes_nothing(
+    parties: Parties, tmp_path: Any
+) -> None:
     """The release is that of a round without Flower, bit for bit, and no exchange was repeated."""
     plain = parties.copy(tmp_path / "plain")
     wanted = round_of(plain, Direct(plain, list(MEMBERS)))
     made, exchanges = round_over(parties, Shaky(parties))
     assert made.release == wanted.release
-    assert [(each.step, each.answers) for each in exchanges] == [(step, len(MEMBERS)) for step in EXCHANGES]
+    assert [(each.step, each.answers) for each in exchanges] == [
+        (step, len(MEMBERS)) for step in EXCHANGES
+    ]
 
 
 @pytest.mark.parametrize(
     ("dealing", "killed", "answered"),
     [
         *(("everybody", number, number % 2 == 1) for number in range(len(EXCHANGES))),
-        *(("neighbours", number, number % 2 == 1) for number, step in enumerate(LARGE_EXCHANGES) if step in LOCKED),
+        *(
+            ("neighbours", number, number % 2 == 1)
+            for number, step in enumerate(LARGE_EXCHANGES)
+            if step in LOCKED
+        ),
     ],
     indirect=["dealing"],
 )
 def test_a_holder_whose_process_is_killed_at_any_exchange_spoils_no_round(
     parties: Parties, dealing: str, killed: int, answered: bool
 ) -> None:
-    """Whoever has signed is in the sum, nobody is asked twice for the same, and a later delivery brings the release."""
+    """Whoever has signed is in the sum, nobody is asked twice for the same, and a later delivery
+    brings the release.
+    """
     steps = EXCHANGES if dealing == "everybody" else LARGE_EXCHANGES
     made, exchanges = round_over(parties, Shaky(parties, killed, answered))
     assert made.domains == ("code", "law", "medicine")
-    assert {each.name for each in made.members} == set(MEMBERS) - ({VICTIM} if killed <= 3 else set())
-    again = ["confirm_sum"] * (steps[killed] == "confirm_sum")  # the others are asked to sign for the smaller set
-    assert [each.step for each in exchanges] == [*steps[:killed], *again, *steps[killed:]]
+    assert {each.name for each in made.members} == set(MEMBERS) - (
+        {VICTIM} if killed <= 3 else set()
+    )
+    again = ["confirm_sum"] * (
+        steps[killed] == "confirm_sum"
+    )  # the others are asked to sign for the smaller set
+    assert [each.step for each in exchanges] == [
+        *steps[:killed],
+        *again,
+        *steps[killed:],
+    ]
     federation = parties.federation()
     federation.ledger.verify()
     holder = parties.holder(VICTIM)
     assert holder.journal.verify() == len(holder.journal.entries())
     assert holder.newest == 0
-    assert deliver_newest(federation, Direct(parties, list(MEMBERS)), no_watch) == {VICTIM}
+    assert deliver_newest(federation, Direct(parties, list(MEMBERS)), no_watch) == {
+        VICTIM
+    }
     assert parties.holder(VICTIM).newest == 1

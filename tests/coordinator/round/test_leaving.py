@@ -1,4 +1,6 @@
-"""A holder that leaves: rounds do not wait for it, its domain is not lost in silence, its folder keeps its record."""
+"""A holder that leaves: rounds do not wait for it, its domain is not lost in silence, its folder
+keeps its record.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,13 @@ from ridgeway.coordinator.round.round import run_round
 from ridgeway.coordinator.round.run_order import RoundWishes
 from tests.support.commands import Workshop
 from tests.support.faults import make_haste
-from tests.support.simulated_federation import Direct, Parties, found, no_watch, populate
+from tests.support.simulated_federation import (
+    Direct,
+    Parties,
+    found,
+    no_watch,
+    populate,
+)
 
 NOW = datetime.now(UTC)
 PEOPLE = {"code-1": "code", "code-2": "code", "law": "law", "medicine": "medicine"}
@@ -68,9 +76,16 @@ def test_a_domain_that_nobody_has_any_more_is_named_until_the_operator_lets_it_g
 ) -> None:
     """For one round, or for good with `retire`; until then no release is without it."""
     leave(parties, "law")
-    with pytest.raises(RoundFailed, match=r"would lose law, which release 0001 has: law has left the federation; `ri"):
+    with pytest.raises(
+        RoundFailed,
+        match=r"would lose law, which release 0001 has: law has left the federation; `ri",
+    ):
         round_of(parties)
-    [problem] = [each for each in problems(parties.federation(), set(PEOPLE), None, NOW) if "has left" in each.words]
+    [problem] = [
+        each
+        for each in problems(parties.federation(), set(PEOPLE), None, NOW)
+        if "has left" in each.words
+    ]
     assert problem.stops and problem.names == ("law",)
     if for_good:
         published = retire(parties.federation(), "law").published
@@ -79,7 +94,9 @@ def test_a_domain_that_nobody_has_any_more_is_named_until_the_operator_lets_it_g
     assert round_of(parties) == {"code", "medicine"}
 
 
-def test_whoever_comes_back_has_another_key_for_its_supernode_and_the_same_journal(parties: Parties) -> None:
+def test_whoever_comes_back_has_another_key_for_its_supernode_and_the_same_journal(
+    parties: Parties,
+) -> None:
     """Its old card, and its old word that it leaves, count no more."""
     old = signed(parties, "law")
     assert leave(parties, "law") == "law"
@@ -102,7 +119,9 @@ def test_a_word_to_another_coordinator_counts_for_nothing(parties: Parties) -> N
 def test_the_command_tells_the_coordinator_first(
     parties: Parties, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If it cannot be told, nothing has changed; afterwards `join` refuses until the SuperNode has another key."""
+    """If it cannot be told, nothing has changed; afterwards `join` refuses until the SuperNode has
+    another key.
+    """
     shop, home = Workshop(tmp_path), parties.homes["law"]
     told: list[bytes] = []
 
@@ -119,6 +138,10 @@ def test_the_command_tells_the_coordinator_first(
     assert shop.call("client", "status", home, "--json").json["left"]
     assert "has left already" in shop.call("client", "leave", home).stderr
     joined = shop.call("client", "join", home)
-    assert joined.code != 0 and "has left the federation; to come back: ridgeway client renew" in joined.stderr
+    assert (
+        joined.code != 0
+        and "has left the federation; to come back: ridgeway client renew"
+        in joined.stderr
+    )
     assert shop.call("client", "renew", home).code == 0
     assert not has_left(parties.holder("law").journal)

@@ -1,4 +1,6 @@
-"""The ledger: who may be admitted, what is kept of what they send, and what is noticed when it is tampered with."""
+"""The ledger: who may be admitted, what is kept of what they send, and what is noticed when it is
+tampered with.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +19,21 @@ from ridgeway.common.protocol.invitation import Card
 from ridgeway.common.protocol.messages import HeldRelease
 from ridgeway.common.statistics.sums import Integers, Statistics
 from ridgeway.coordinator.round.ledger import Contribution, Ledger, Totalled
-from tests.support.making import drawn_samples, fixed_identity, one_domain, random_samples
+from tests.support.making import (
+    drawn_samples,
+    fixed_identity,
+    one_domain,
+    random_samples,
+)
 
 NODE = "ecdsa-sha2-nistp384 AAAA"
 ROUND = "ab" * 16
 
 
 def card(number: int = 1, domain: str = "law", node: str | None = None) -> Card:
-    return Card(domain=domain, key=fixed_identity(number).public, node=node or f"{NODE}{number}")
+    return Card(
+        domain=domain, key=fixed_identity(number).public, node=node or f"{NODE}{number}"
+    )
 
 
 def given_by(name: str, domain: str = "law", share: int = 1 << 24) -> Contribution:
@@ -48,15 +57,24 @@ def files(folder: Path) -> set[str]:
 
 
 def test_an_admitted_holder_stands_on_the_roster(tmp_path: Path) -> None:
-    """For another process, too; the same again changes nothing, and of two domains the last word counts."""
+    """For another process, too; the same again changes nothing, and of two domains the last word
+    counts.
+    """
     ledger = Ledger(tmp_path)
     holder = ledger.admit("law", card())
-    assert (holder.name, holder.domain, holder.key, holder.node) == ("law", "law", card().key, card().node)
+    assert (holder.name, holder.domain, holder.key, holder.node) == (
+        "law",
+        "law",
+        card().key,
+        card().node,
+    )
     assert ledger.admit("law", card()) == holder
     assert Ledger(tmp_path).standing().roster == {"law": holder}
     assert ledger.journal.verify() == 1
     other = ledger.admit("law", card(1, "code"))
-    assert Ledger(tmp_path).standing().roster == {"law": other} and other.domain == "code"
+    assert (
+        Ledger(tmp_path).standing().roster == {"law": other} and other.domain == "code"
+    )
 
 
 @pytest.mark.parametrize(
@@ -64,10 +82,16 @@ def test_an_admitted_holder_stands_on_the_roster(tmp_path: Path) -> None:
     [
         ("law", card(2), "'law' is already on the roster with another key"),
         ("other", card(1), "this key is already on the roster as 'law'"),
-        ("other", card(2, node=f"{NODE}1"), "this key is already on the roster as 'law'"),
+        (
+            "other",
+            card(2, node=f"{NODE}1"),
+            "this key is already on the roster as 'law'",
+        ),
     ],
 )
-def test_a_name_or_a_key_that_is_taken_is_refused(tmp_path: Path, name: str, paper: Card, words: str) -> None:
+def test_a_name_or_a_key_that_is_taken_is_refused(
+    tmp_path: Path, name: str, paper: Card, words: str
+) -> None:
     """Each of the two keys, and the name; nothing is written."""
     ledger = Ledger(tmp_path)
     ledger.admit("law", card(1))
@@ -90,12 +114,19 @@ def test_a_removed_holder_is_gone_for_good(tmp_path: Path, paper: Card) -> None:
     ledger.admit("law", card(3))
 
 
-def test_a_supernode_may_come_with_another_key_under_the_holders_own(tmp_path: Path) -> None:
-    """The card with the new one takes the place of the old, which does not come back, for nobody."""
+def test_a_supernode_may_come_with_another_key_under_the_holders_own(
+    tmp_path: Path,
+) -> None:
+    """The card with the new one takes the place of the old, which does not come back, for
+    nobody.
+    """
     ledger = Ledger(tmp_path)
     ledger.admit("law", card(1))
     holder = ledger.admit("law", card(1, node=f"{NODE}9"))
-    assert Ledger(tmp_path).standing().roster == {"law": holder} and holder.node == f"{NODE}9"
+    assert (
+        Ledger(tmp_path).standing().roster == {"law": holder}
+        and holder.node == f"{NODE}9"
+    )
     for name, paper in (("law", card(1)), ("other", card(2, node=f"{NODE}1"))):
         with pytest.raises(InputError, match="cannot be admitted again"):
             ledger.admit(name, paper)
@@ -107,10 +138,27 @@ def test_a_supernode_may_come_with_another_key_under_the_holders_own(tmp_path: P
 @pytest.mark.parametrize(
     ("kind", "facts"),
     [
-        ("admitted", {"name": "law", "domain": "law", "key": card().key, "node": card().node, "weight": 3}),
+        (
+            "admitted",
+            {
+                "name": "law",
+                "domain": "law",
+                "key": card().key,
+                "node": card().node,
+                "weight": 3,
+            },
+        ),
         ("counted", {"total": "0", "question": "1", "digest": "2"}),
         ("totalled", {"members": [], "domains": [], "terms": "0", "digest": "1"}),
-        ("released", {"number": 1, "members": [], "domains": [], "terms": {"mode": "masked", "ridges": [0.1]}}),
+        (
+            "released",
+            {
+                "number": 1,
+                "members": [],
+                "domains": [],
+                "terms": {"mode": "masked", "ridges": [0.1]},
+            },
+        ),
     ],
 )
 def test_an_entry_of_an_earlier_version_is_refused_in_a_sentence(
@@ -120,7 +168,12 @@ def test_an_entry_of_an_earlier_version_is_refused_in_a_sentence(
     ledger = Ledger(tmp_path)
     ledger.note(kind, **facts)
     with pytest.raises(
-        JournalError, match=rf"cannot read entry 1 of the ledger \({kind}\), which another version of Ridgeway wrote"
+        JournalError,
+        match=(
+            rf"cannot read entry 1 of the ledger \({kind}\), which another "
+            r"version of Ridgeway "
+            r"wrote"
+        ),
     ):
         ledger.standing()
 
@@ -130,22 +183,37 @@ def test_epochs_in_opened_totals_are_known(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path)
     for number in (1, 2):
         ledger.note("opened", round=f"{number:032}", number=number, terms={})
-        members = (replace(given_by("law"), source=f"{number:064}"), given_by("code", "code"))
-        ledger.keep_total(f"{number:032}", Totalled(members, ("code", "law"), "7" * 64, ""), own_sums(number))
+        members = (
+            replace(given_by("law"), source=f"{number:064}"),
+            given_by("code", "code"),
+        )
+        ledger.keep_total(
+            f"{number:032}",
+            Totalled(members, ("code", "law"), "7" * 64, ""),
+            own_sums(number),
+        )
     ledger.note("removed", name="law")
     assert not ledger.standing().totals
     assert ledger.standing().totalled_epochs == {f"{1:064}", f"{2:064}", "5" * 64}
 
 
-def test_holders_of_a_retired_domain_are_not_active_until_they_are_admitted_again(tmp_path: Path) -> None:
-    """They stay on the roster, what they sent counts no more, and who comes later is not touched by it."""
+def test_holders_of_a_retired_domain_are_not_active_until_they_are_admitted_again(
+    tmp_path: Path,
+) -> None:
+    """They stay on the roster, what they sent counts no more, and who comes later is not touched by
+    it.
+    """
     ledger = Ledger(tmp_path)
     for number, (name, domain) in enumerate({"law": "law", "code": "code"}.items(), 1):
         ledger.admit(name, card(number, domain))
         contributed(ledger, name, number)
     ledger.note("retired", domain="law")
     assert set(ledger.standing().roster) == {"law", "code"}
-    assert set(ledger.standing().active) == set(ledger.standing().contributions) == {"code"}
+    assert (
+        set(ledger.standing().active)
+        == set(ledger.standing().contributions)
+        == {"code"}
+    )
     ledger.admit("law-2", card(3))
     assert set(ledger.standing().active) == {"law-2", "code"}
     ledger.admit("law", card(1))
@@ -156,7 +224,9 @@ def test_holders_of_a_retired_domain_are_not_active_until_they_are_admitted_agai
 
 
 @given(samples=drawn_samples(5))
-def test_sums_are_read_back_bit_for_bit(tmp_path_factory: pytest.TempPathFactory, samples: Integers) -> None:
+def test_sums_are_read_back_bit_for_bit(
+    tmp_path_factory: pytest.TempPathFactory, samples: Integers
+) -> None:
     """The column follows from the triangle."""
     ledger = Ledger(tmp_path_factory.mktemp("ledger"))
     statistics = one_domain(samples)
@@ -166,10 +236,16 @@ def test_sums_are_read_back_bit_for_bit(tmp_path_factory: pytest.TempPathFactory
     assert replace(stored, digest="") == given_by("law")
 
 
-def test_what_a_holder_sends_takes_the_place_of_what_it_sent_before(tmp_path: Path) -> None:
+def test_what_a_holder_sends_takes_the_place_of_what_it_sent_before(
+    tmp_path: Path,
+) -> None:
     """The older sums are erased when they are asked to be, and only they."""
     ledger = Ledger(tmp_path)
-    old, new, other = contributed(ledger, "law", 1), contributed(ledger, "law", 2), contributed(ledger, "code", 3)
+    old, new, other = (
+        contributed(ledger, "law", 1),
+        contributed(ledger, "law", 2),
+        contributed(ledger, "code", 3),
+    )
     assert ledger.standing().contributions == {"law": new, "code": other}
     assert files(tmp_path) == {old.digest, new.digest, other.digest}
     ledger.erase_outdated()
@@ -208,7 +284,9 @@ def test_a_whole_ledger_verifies_and_says_how_much_it_holds(tmp_path: Path) -> N
 
 
 @given(bit=st.integers(0), part=st.floats(0, 1, exclude_max=True))
-def test_damaged_sums_are_noticed(tmp_path_factory: pytest.TempPathFactory, bit: int, part: float) -> None:
+def test_damaged_sums_are_noticed(
+    tmp_path_factory: pytest.TempPathFactory, bit: int, part: float
+) -> None:
     """Any bit of the numbers that flips, and a file that is cut off anywhere."""
     folder = tmp_path_factory.mktemp("ledger")
     stored = contributed(Ledger(folder), "law")
@@ -234,16 +312,22 @@ def test_damaged_sums_are_noticed(tmp_path_factory: pytest.TempPathFactory, bit:
         save({"gram": np.zeros((3, 5), np.int64)}),
     ],
 )
-def test_sums_that_are_missing_or_of_another_form_are_noticed(tmp_path: Path, content: bytes | None) -> None:
+def test_sums_that_are_missing_or_of_another_form_are_noticed(
+    tmp_path: Path, content: bytes | None
+) -> None:
     """In a sentence that names the holder."""
     stored = contributed(Ledger(tmp_path), "law")
     path = tmp_path / "contributions" / f"{stored.digest}.sums"
     path.unlink() if content is None else path.write_bytes(content)
-    with pytest.raises(JournalError, match=r"the sums of 'law' (are missing or damaged|were altered)"):
+    with pytest.raises(
+        JournalError, match=r"the sums of 'law' (are missing or damaged|were altered)"
+    ):
         Ledger(tmp_path).sums(stored)
 
 
-def test_sums_that_were_damaged_are_asked_for_again_and_written_anew(tmp_path: Path) -> None:
+def test_sums_that_were_damaged_are_asked_for_again_and_written_anew(
+    tmp_path: Path,
+) -> None:
     """A ledger does not believe that it has what it cannot read."""
     stored = contributed(Ledger(tmp_path), "law")
     path = tmp_path / "contributions" / f"{stored.digest}.sums"
@@ -254,7 +338,9 @@ def test_sums_that_were_damaged_are_asked_for_again_and_written_anew(tmp_path: P
     assert Ledger(tmp_path).has_sums(stored)
 
 
-def test_what_is_read_once_is_not_read_again_and_nothing_is_missed(tmp_path: Path) -> None:
+def test_what_is_read_once_is_not_read_again_and_nothing_is_missed(
+    tmp_path: Path,
+) -> None:
     """A ledger that is kept open sees what another process adds."""
     ledger, other = Ledger(tmp_path), Ledger(tmp_path)
     assert ledger.standing().rounds == 0
@@ -265,9 +351,15 @@ def test_what_is_read_once_is_not_read_again_and_nothing_is_missed(tmp_path: Pat
 
 
 @given(numbers=st.lists(st.integers(1, 9), min_size=1, max_size=5))
-def test_a_holder_has_what_it_said_last(tmp_path_factory: pytest.TempPathFactory, numbers: list[int]) -> None:
-    """Also where that is less than before: its folder may be an older copy, and it is delivered to again."""
+def test_a_holder_has_what_it_said_last(
+    tmp_path_factory: pytest.TempPathFactory, numbers: list[int]
+) -> None:
+    """Also where that is less than before: its folder may be an older copy, and it is delivered to
+    again.
+    """
     ledger = Ledger(tmp_path_factory.mktemp("ledger"))
     for number in numbers:
         ledger.note("delivered", name="law", number=number, release="0" * 64)
-    assert ledger.standing().delivered == {"law": HeldRelease(number=numbers[-1], release="0" * 64)}
+    assert ledger.standing().delivered == {
+        "law": HeldRelease(number=numbers[-1], release="0" * 64)
+    }

@@ -1,4 +1,6 @@
-"""A round never loses a domain in silence: it stops with names, reasons and remedies, and the release stands."""
+"""A round never loses a domain in silence: it stops with names, reasons and remedies, and the
+release stands.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +17,22 @@ from ridgeway.coordinator.round.membership import remove, retire, rollback
 from ridgeway.coordinator.round.round import check_round, run_round
 from ridgeway.coordinator.round.run_order import RoundWishes
 from tests.support.faults import make_haste
-from tests.support.simulated_federation import Direct, Parties, found, no_watch, own_texts, populate
+from tests.support.simulated_federation import (
+    Direct,
+    Parties,
+    found,
+    no_watch,
+    own_texts,
+    populate,
+)
 
-PEOPLE = {"code-1": "code", "code-2": "code", "law-1": "law", "law-2": "law", "medicine": "medicine"}
+PEOPLE = {
+    "code-1": "code",
+    "code-2": "code",
+    "law-1": "law",
+    "law-2": "law",
+    "medicine": "medicine",
+}
 
 
 @pytest.fixture(params=["masked", "clear"])
@@ -35,8 +50,14 @@ def parties(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: Mode) -> Part
     return made
 
 
-def round_of(parties: Parties, *away: str, allow: tuple[str, ...] = ()) -> LedgerRelease:
-    names = [name for name in parties.federation().ledger.standing().active if name not in away]
+def round_of(
+    parties: Parties, *away: str, allow: tuple[str, ...] = ()
+) -> LedgerRelease:
+    names = [
+        name
+        for name in parties.federation().ledger.standing().active
+        if name not in away
+    ]
     wishes = RoundWishes(allow_missing=allow, accept_worse=("code", "law", "medicine"))
     return run_round(parties.federation(), Direct(parties, names), no_watch, wishes)
 
@@ -46,17 +67,28 @@ def latest(parties: Parties) -> str:
 
 
 @pytest.mark.parametrize("mode", ["masked"], indirect=True)
-def test_a_round_stops_before_it_opens_a_total_without_a_domain(parties: Parties) -> None:
+def test_a_round_stops_before_it_opens_a_total_without_a_domain(
+    parties: Parties,
+) -> None:
     """Because its holder is away, has no new epoch, or other terms: each is named with a remedy."""
     kept = parties.homes["medicine"] / "client.toml"
     for name in set(PEOPLE) - {"medicine"}:
         parties.ready(name)
-    with pytest.raises(RoundFailed, match=r"would lose medicine, which release 0001 has: medicine did not answer.*"):
+    with pytest.raises(
+        RoundFailed,
+        match=r"would lose medicine, which release 0001 has: medicine did not answer.*",
+    ):
         round_of(parties, "medicine")
-    with pytest.raises(RoundFailed, match=r"medicine must open a new epoch; .*`ridgeway client ready DIR`"):
+    with pytest.raises(
+        RoundFailed,
+        match=r"medicine must open a new epoch; .*`ridgeway client ready DIR`",
+    ):
         round_of(parties)
     kept.write_text(kept.read_text().replace("window = 8", "window = 9"))
-    with pytest.raises(RoundFailed, match=r"medicine refused \(window_not_allowed: .*must allow these terms"):
+    with pytest.raises(
+        RoundFailed,
+        match=r"medicine refused \(window_not_allowed: .*must allow these terms",
+    ):
         round_of(parties)
     assert len(parties.federation().ledger.journal.entries("totalled")) == 1
     assert latest(parties) == "0001"
@@ -68,22 +100,30 @@ def test_a_domain_goes_when_the_operator_lets_it(parties: Parties) -> None:
     parties.new_epochs()
     with pytest.raises(RoundFailed, match="would lose medicine"):
         round_of(parties, "medicine")
-    assert set(round_of(parties, "medicine", allow=("medicine",)).domains) == {"code", "law"}
+    assert set(round_of(parties, "medicine", allow=("medicine",)).domains) == {
+        "code",
+        "law",
+    }
     parties.new_epochs()
     assert set(round_of(parties, "law-2").domains) == {"code", "law", "medicine"}
 
 
 @pytest.mark.parametrize("mode", ["clear"], indirect=True)
 def test_in_the_clear_sums_of_absent_holders_still_count(parties: Parties) -> None:
-    """Nothing is lost by an absence, but that nobody of the domain counts; a domain whose only holder was removed was
-    let go before."""
+    """Nothing is lost by an absence, but that nobody of the domain counts; a domain whose only
+    holder was removed was let go before.
+    """
     parties.new_epochs()
     with pytest.raises(RoundFailed, match="no holder of medicine evaluated the router"):
         round_of(parties, "medicine")
     federation = parties.federation()
     wishes = RoundWishes(accept_unevaluated=("medicine",))
     there = Direct(parties, [name for name in PEOPLE if name != "medicine"])
-    assert set(run_round(federation, there, no_watch, wishes).domains) == {"code", "law", "medicine"}
+    assert set(run_round(federation, there, no_watch, wishes).domains) == {
+        "code",
+        "law",
+        "medicine",
+    }
     remove(parties.federation(), "medicine")
     parties.new_epochs()
     assert set(round_of(parties).domains) == {"code", "law"}
@@ -98,35 +138,64 @@ def test_an_earlier_release_comes_back_under_a_new_number(parties: Parties) -> N
     folders = [federation.release_folder(number) for number in (1, 2, 3)]
     change = rollback(federation, 1)
     assert change.published is not None
-    assert (change.published.number, change.published.cause) == (3, "rolled back to 0001")
+    assert (change.published.number, change.published.cause) == (
+        3,
+        "rolled back to 0001",
+    )
     assert (folders[2] / ROUTER).read_bytes() == (folders[0] / ROUTER).read_bytes()
     assert (folders[2] / ROUTER).read_bytes() != (folders[1] / ROUTER).read_bytes()
     assert latest(parties) == "0003"
     federation.ledger.verify()
     parties.new_epochs()
-    assert run_round(parties.federation(), Direct(parties), no_watch, RoundWishes(end_rollback=True)).number == 4
+    assert (
+        run_round(
+            parties.federation(),
+            Direct(parties),
+            no_watch,
+            RoundWishes(end_rollback=True),
+        ).number
+        == 4
+    )
     assert parties.holder("law-1").newest == 4
 
 
 def test_a_rollback_holds_until_its_operator_ends_it(parties: Parties) -> None:
-    """No round publishes over it, whatever has changed, nor after a domain was retired meanwhile; nobody is asked."""
+    """No round publishes over it, whatever has changed, nor after a domain was retired meanwhile;
+    nobody is asked.
+    """
     for name in PEOPLE:
         parties.change_corpus(name)
     round_of(parties)
     rollback(parties.federation(), 1)
     rounds = parties.federation().standing.rounds
-    for change in (lambda: None, lambda: parties.new_epochs(), lambda: retire(parties.federation(), "medicine")):
+    for change in (
+        lambda: None,
+        lambda: parties.new_epochs(),
+        lambda: retire(parties.federation(), "medicine"),
+    ):
         change()
         transport = Direct(parties)
-        with pytest.raises(RoundFailed, match=r"rolled back to release 0001; .* --end-rollback$"):
-            run_round(parties.federation(), transport, no_watch, RoundWishes(even_unchanged=True))
+        with pytest.raises(
+            RoundFailed, match=r"rolled back to release 0001; .* --end-rollback$"
+        ):
+            run_round(
+                parties.federation(),
+                transport,
+                no_watch,
+                RoundWishes(even_unchanged=True),
+            )
         assert not transport.replies
         with pytest.raises(RoundFailed, match="--end-rollback"):
             check_round(parties.federation(), transport, no_watch)
         assert not transport.replies
     assert parties.federation().standing.rounds == rounds
-    published = run_round(parties.federation(), Direct(parties), no_watch, RoundWishes(end_rollback=True))
-    assert published.cause == f"round {rounds + 1}" and set(published.domains) == {"code", "law"}
+    published = run_round(
+        parties.federation(), Direct(parties), no_watch, RoundWishes(end_rollback=True)
+    )
+    assert published.cause == f"round {rounds + 1}" and set(published.domains) == {
+        "code",
+        "law",
+    }
     parties.new_epochs()
     assert round_of(parties).number == published.number + 1, "it was ended"
 
@@ -143,7 +212,9 @@ def test_what_was_removed_or_retired_does_not_come_back(parties: Parties) -> Non
 
 
 @pytest.mark.parametrize("mode", ["clear"], indirect=True)
-def test_sums_of_a_removed_holder_do_not_come_back_under_the_name_of_another(parties: Parties) -> None:
+def test_sums_of_a_removed_holder_do_not_come_back_under_the_name_of_another(
+    parties: Parties,
+) -> None:
     """The name may be given again; the release that holds the erased sums stays out."""
     remove(parties.federation(), "law-1")
     shutil.rmtree(parties.homes["law-1"])

@@ -1,4 +1,6 @@
-"""Masked totals beside joining, retiring, removing, crashes, members that lie: who waits, and what totals tell."""
+"""Masked totals beside joining, retiring, removing, crashes, members that lie: who waits, and what
+totals tell.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,21 @@ import pytest
 from ridgeway.common.base.errors import RoundFailed
 from ridgeway.common.base.identity import Identity
 from ridgeway.common.masking.shares import SHARE_BYTES, pack_by_place, unpack_by_place
-from ridgeway.common.protocol.messages import ENVELOPE_BYTES, Confirmed, Envelopes, Message, Revealed, SealedSums
-from ridgeway.common.protocol.packet import Blob, Opened, Packet, open_packet, seal_packet
+from ridgeway.common.protocol.messages import (
+    ENVELOPE_BYTES,
+    Confirmed,
+    Envelopes,
+    Message,
+    Revealed,
+    SealedSums,
+)
+from ridgeway.common.protocol.packet import (
+    Blob,
+    Opened,
+    Packet,
+    open_packet,
+    seal_packet,
+)
 from ridgeway.coordinator.round.federation import Federation, PrivacySettings
 from ridgeway.coordinator.round.ledger import LedgerRelease
 from ridgeway.coordinator.round.masked_round import too_few_on_roster
@@ -21,23 +36,43 @@ from ridgeway.coordinator.round.round import run_round
 from tests.support.faults import make_haste
 from tests.support.hostile import MEMBERS
 from tests.support.rosters import unpin
-from tests.support.simulated_federation import Direct, Parties, found, no_watch, populate
+from tests.support.simulated_federation import (
+    Direct,
+    Parties,
+    found,
+    no_watch,
+    populate,
+)
 
 LIAR = "law-1"
 
 
-def round_of(parties: Parties, *without: str, transport: Direct | None = None) -> LedgerRelease:
-    names = [name for name in parties.federation().ledger.standing().active if name not in without]
-    return run_round(parties.federation(), transport or Direct(parties, names), no_watch)
+def round_of(
+    parties: Parties, *without: str, transport: Direct | None = None
+) -> LedgerRelease:
+    names = [
+        name
+        for name in parties.federation().ledger.standing().active
+        if name not in without
+    ]
+    return run_round(
+        parties.federation(), transport or Direct(parties, names), no_watch
+    )
 
 
 def sealed_statistics(transport: Direct) -> list[str]:
     messages = [(name, open_packet(reply).message) for name, reply in transport.replies]
-    return [name for name, each in messages if isinstance(each, SealedSums) and each.lot == "statistics"]
+    return [
+        name
+        for name, each in messages
+        if isinstance(each, SealedSums) and each.lot == "statistics"
+    ]
 
 
 def sums(parties: Parties) -> set[str]:
-    return {path.stem for path in (parties.federation().folder / "contributions").iterdir()}
+    return {
+        path.stem for path in (parties.federation().folder / "contributions").iterdir()
+    }
 
 
 # Retiring and removing
@@ -55,13 +90,20 @@ def test_the_round_after_a_domain_has_left_waits_for_new_epochs(
     published = round_of(later)
     assert published.domains == ("code", "law")
     assert {member.name for member in published.members} == set(MEMBERS) - {"medicine"}
-    totals = [{member["source"] for member in each["members"]} for each in later.entries("totalled")]
+    totals = [
+        {member["source"] for member in each["members"]}
+        for each in later.entries("totalled")
+    ]
     assert len(totals) == 2 and not totals[0] & totals[1]
     later.federation().ledger.verify()
 
 
-def test_removing_says_that_the_sums_are_hidden_and_makes_no_release(later: Parties) -> None:
-    """Nobody can take one holder's sums out of a masked total; the total itself is kept no longer."""
+def test_removing_says_that_the_sums_are_hidden_and_makes_no_release(
+    later: Parties,
+) -> None:
+    """Nobody can take one holder's sums out of a masked total; the total itself is kept no
+    longer.
+    """
     assert len(sums(later)) == 2
     change = remove(later.federation(), "medicine")
     assert (change.published, change.hidden, change.names_it) == (None, True, True)
@@ -72,12 +114,19 @@ def test_removing_says_that_the_sums_are_hidden_and_makes_no_release(later: Part
     later.federation().ledger.verify()
 
 
-def test_members_that_left_still_count_on_rosters_until_they_are_unpinned(later: Parties) -> None:
-    """More than two thirds of whoever a holder has pinned must be in what it signs: the owners unpin who has gone."""
+def test_members_that_left_still_count_on_rosters_until_they_are_unpinned(
+    later: Parties,
+) -> None:
+    """More than two thirds of whoever a holder has pinned must be in what it signs: the owners
+    unpin who has gone.
+    """
     for name in ("medicine", "law-2"):
         remove(later.federation(), name)
     later.new_epochs()
-    with pytest.raises(RoundFailed, match=r"0 of 3 members signed .*has pinned 5 members and opens sums of 4 or more"):
+    with pytest.raises(
+        RoundFailed,
+        match=r"0 of 3 members signed .*has pinned 5 members and opens sums of 4 or more",
+    ):
         round_of(later)
     gone = [later.holder(name).identity.public for name in ("medicine", "law-2")]
     for name in ("code-1", "code-2", "law-1"):
@@ -86,7 +135,9 @@ def test_members_that_left_still_count_on_rosters_until_they_are_unpinned(later:
     assert len(round_of(later).members) == 3
 
 
-def test_a_holder_that_was_in_no_total_is_removed_without_a_word_of_masks(later: Parties) -> None:
+def test_a_holder_that_was_in_no_total_is_removed_without_a_word_of_masks(
+    later: Parties,
+) -> None:
     """There is nothing of it anywhere."""
     later.admit("poetry")
     change = remove(later.federation(), "poetry")
@@ -126,13 +177,22 @@ class Lying(Direct):
             opened = open_packet(reply)
             if name == LIAR and isinstance(opened.message, self._kind):
                 message, blobs = self._lie(opened)
-                yield seal_packet(message, self._identity, round=opened.round, reply_to=opened.reply_to, blobs=blobs)
+                yield seal_packet(
+                    message,
+                    self._identity,
+                    round=opened.round,
+                    reply_to=opened.reply_to,
+                    blobs=blobs,
+                )
             else:
                 yield reply
 
 
 def refusals(parties: Parties) -> list[tuple[str, str, str]]:
-    return [(each["name"], each["step"], each["code"]) for each in parties.entries("refused")]
+    return [
+        (each["name"], each["step"], each["code"])
+        for each in parties.entries("refused")
+    ]
 
 
 def as_long(change: Callable[[bytes], bytes]) -> Lie:
@@ -140,13 +200,19 @@ def as_long(change: Callable[[bytes], bytes]) -> Lie:
 
 
 def each_part(content: bytes, size: int, change: Callable[[bytes], bytes]) -> bytes:
-    return pack_by_place({place: change(part) for place, part in unpack_by_place(content, size).items()})
+    return pack_by_place(
+        {place: change(part) for place, part in unpack_by_place(content, size).items()}
+    )
 
 
-def test_a_member_that_seals_something_else_spoils_the_total_and_is_told_of_in_words(parties: Parties) -> None:
+def test_a_member_that_seals_something_else_spoils_the_total_and_is_told_of_in_words(
+    parties: Parties,
+) -> None:
     """The masks hide who; the ledger holds, nothing is released, and the next round goes well."""
     lying = Lying(parties, SealedSums, as_long(lambda content: content[::-1]))
-    with pytest.raises(RoundFailed, match=r"a member sealed wrong sums or runs different code"):
+    with pytest.raises(
+        RoundFailed, match=r"a member sealed wrong sums or runs different code"
+    ):
         round_of(parties, transport=lying)
     assert parties.federation().newest is None
     assert parties.entries("totalled") == []
@@ -156,13 +222,17 @@ def test_a_member_that_seals_something_else_spoils_the_total_and_is_told_of_in_w
 
 
 def test_a_little_more_than_the_own_share_is_noticed(parties: Parties) -> None:
-    """Each domain's mass must be the sum of its members' shares; one too many in the last is enough."""
+    """Each domain's mass must be the sum of its members' shares; one too many in the last is
+    enough.
+    """
 
     def more(content: bytes) -> bytes:
         last = (int.from_bytes(content[-8:], "little") + 1) % (1 << 64)
         return content[:-8] + last.to_bytes(8, "little")
 
-    with pytest.raises(RoundFailed, match="the opened total is not a valid sum of statistics"):
+    with pytest.raises(
+        RoundFailed, match="the opened total is not a valid sum of statistics"
+    ):
         round_of(parties, transport=Lying(parties, SealedSums, as_long(more)))
     assert parties.federation().newest is None
 
@@ -172,10 +242,18 @@ def test_a_little_more_than_the_own_share_is_noticed(parties: Parties) -> None:
     [
         (Envelopes, as_long(lambda content: content[:-1]), "share", "bad_envelope"),
         (SealedSums, as_long(lambda content: content[:-8]), "seal", "shape_mismatch"),
-        (Envelopes, lambda opened: (Envelopes(session="0" * 64), opened.blobs), "share", "other_session"),
+        (
+            Envelopes,
+            lambda opened: (Envelopes(session="0" * 64), opened.blobs),
+            "share",
+            "other_session",
+        ),
         (
             SealedSums,
-            lambda opened: (SealedSums(session="0" * 64, lot="statistics"), opened.blobs),
+            lambda opened: (
+                SealedSums(session="0" * 64, lot="statistics"),
+                opened.blobs,
+            ),
             "seal",
             "other_session",
         ),
@@ -201,19 +279,35 @@ def test_a_wrong_answer_at_any_step_is_refused_by_name_and_the_others_go_on(
 def test_wrong_shares_of_one_member_are_survived(parties: Parties) -> None:
     """The others' are enough, and what they give is held against what was advertised."""
     lying = Lying(
-        parties, Revealed, as_long(lambda content: each_part(content, SHARE_BYTES, lambda part: bytes(SHARE_BYTES)))
+        parties,
+        Revealed,
+        as_long(
+            lambda content: each_part(
+                content, SHARE_BYTES, lambda part: bytes(SHARE_BYTES)
+            )
+        ),
     )
     assert len(round_of(parties, transport=lying).members) == 5
     assert [len(parties.entries(kind)) for kind in ("totalled", "counted")] == [1, 1]
 
 
-def test_garbage_dealt_out_by_one_member_ends_the_round_and_names_it(parties: Parties) -> None:
+def test_garbage_dealt_out_by_one_member_ends_the_round_and_names_it(
+    parties: Parties,
+) -> None:
     """Every other member refuses what it cannot open, and says whose it was."""
     lying = Lying(
-        parties, Envelopes, as_long(lambda content: each_part(content, ENVELOPE_BYTES, lambda part: part[::-1]))
+        parties,
+        Envelopes,
+        as_long(
+            lambda content: each_part(content, ENVELOPE_BYTES, lambda part: part[::-1])
+        ),
     )
-    place = sorted(parties.holder(name).identity.public for name in MEMBERS).index(parties.holder(LIAR).identity.public)
-    with pytest.raises(RoundFailed, match=f"the shares of member {place + 1} were changed in transit"):
+    place = sorted(parties.holder(name).identity.public for name in MEMBERS).index(
+        parties.holder(LIAR).identity.public
+    )
+    with pytest.raises(
+        RoundFailed, match=f"the shares of member {place + 1} were changed in transit"
+    ):
         round_of(parties, transport=lying)
     assert parties.entries("totalled") == []
     assert round_of(parties).number == 1
@@ -222,20 +316,37 @@ def test_garbage_dealt_out_by_one_member_ends_the_round_and_names_it(parties: Pa
 # What is known without asking anybody
 
 
-def test_a_roster_that_is_too_small_is_said_to_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As long as there are fewer than three: masks need as many, and other holders insist on as many."""
+def test_a_roster_that_is_too_small_is_said_to_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As long as there are fewer than three: masks need as many, and other holders insist on as
+    many.
+    """
     make_haste(monkeypatch)
     parties = found(tmp_path / "masked", mode="masked")
-    assert too_few_on_roster(parties.federation()) == "0 holders are on the roster; a round under masks needs 3"
+    assert (
+        too_few_on_roster(parties.federation())
+        == "0 holders are on the roster; a round under masks needs 3"
+    )
     populate(parties, {"code": "code", "law": "law"})
-    assert too_few_on_roster(parties.federation()) == "2 holders are on the roster; a round under masks needs 3"
+    assert (
+        too_few_on_roster(parties.federation())
+        == "2 holders are on the roster; a round under masks needs 3"
+    )
     plain = found(tmp_path / "clear")
-    assert too_few_on_roster(plain.federation()) == "0 holders are on the roster; a round needs 2"
+    assert (
+        too_few_on_roster(plain.federation())
+        == "0 holders are on the roster; a round needs 2"
+    )
     populate(plain, {"code": "code", "law": "law"})
-    assert "holders refuse rounds of fewer than 3 unless" in str(too_few_on_roster(plain.federation()))
+    assert "holders refuse rounds of fewer than 3 unless" in str(
+        too_few_on_roster(plain.federation())
+    )
     populate(plain, {"medicine": "medicine"})
     assert too_few_on_roster(plain.federation()) is None
-    full = found(tmp_path / "full", mode="private", privacy=PrivacySettings(sums="full"))
+    full = found(
+        tmp_path / "full", mode="private", privacy=PrivacySettings(sums="full")
+    )
     assert too_few_on_roster(full.federation()) is not None
 
 

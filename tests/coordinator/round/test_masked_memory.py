@@ -1,4 +1,6 @@
-"""The coordinator's memory in a masked round: what is sent is added up as it comes, and not kept."""
+"""The coordinator's memory in a masked round: what is sent is added up as it comes, and not
+kept.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,11 @@ from tests.support.simulated_federation import Parties, found, populate
 from tests.support.tiny import tiny_encoder
 
 WIDTH = 576
-MEMBERS = {f"{domain}-{place}": domain for domain in ("code", "law", "medicine") for place in range(3)}
+MEMBERS = {
+    f"{domain}-{place}": domain
+    for domain in ("code", "law", "medicine")
+    for place in range(3)
+}
 VECTOR = 8 * vector_size(WIDTH + 1, 3)
 
 
@@ -35,7 +41,9 @@ class OneByOne:
     def peers(self) -> list[int]:
         return list(range(len(self._names)))
 
-    def exchange(self, packets: Mapping[int, Packet], seconds: float) -> Iterator[tuple[int, Packet | None]]:
+    def exchange(
+        self, packets: Mapping[int, Packet], seconds: float
+    ) -> Iterator[tuple[int, Packet | None]]:
         for peer, packet in packets.items():
             yield peer, answer(self._parties.holder(self._names[peer]), packet)
 
@@ -50,7 +58,9 @@ def parties(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Parties:
 
 
 def test_memory_does_not_grow_with_the_members_that_send(parties: Parties) -> None:
-    """With nine vectors in the sum no more is held than with one: the running sum, and the vector that just came."""
+    """With nine vectors in the sum no more is held than with one: the running sum, and the vector
+    that just came.
+    """
     held: list[int] = []
     peak = 0
 
@@ -73,4 +83,6 @@ def test_memory_does_not_grow_with_the_members_that_send(parties: Parties) -> No
     assert len(held) == len(MEMBERS)
     assert max(held) < 3 * VECTOR
     assert max(held) - min(held) < VECTOR / 4
-    assert peak < 16 * VECTOR  # the making of a vector included, for holders answer in this very process
+    assert (
+        peak < 16 * VECTOR
+    )  # the making of a vector included, for holders answer in this very process

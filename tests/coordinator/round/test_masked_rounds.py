@@ -1,4 +1,6 @@
-"""Masked rounds from end to end: the release of a clear one, members that fall away, one total an epoch."""
+"""Masked rounds from end to end: the release of a clear one, members that fall away, one total an
+epoch.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,13 @@ from ridgeway.coordinator.round.run_order import RoundWishes
 from tests.support.faults import Crash, epoch_of, let_join, make_haste
 from tests.support.hostile import FEATURES, MEMBERS, plain_sum
 from tests.support.making import contents
-from tests.support.simulated_federation import Direct, Parties, found, no_watch, populate
+from tests.support.simulated_federation import (
+    Direct,
+    Parties,
+    found,
+    no_watch,
+    populate,
+)
 
 
 class Falling(Direct):
@@ -35,7 +43,13 @@ class Falling(Direct):
     heard: whether the request after the last answer still reaches them.
     """
 
-    def __init__(self, parties: Parties, names: Sequence[str], after: Mapping[str, int], heard: bool = False) -> None:
+    def __init__(
+        self,
+        parties: Parties,
+        names: Sequence[str],
+        after: Mapping[str, int],
+        heard: bool = False,
+    ) -> None:
         super().__init__(parties, names)
         self._left, self._heard = dict(after), heard
 
@@ -49,7 +63,10 @@ class Falling(Direct):
 
 
 def round_of(
-    parties: Parties, names: Collection[str] = MEMBERS, transport: Direct | None = None, **options: Any
+    parties: Parties,
+    names: Collection[str] = MEMBERS,
+    transport: Direct | None = None,
+    **options: Any,
 ) -> LedgerRelease:
     transport = transport or Direct(parties, list(names))
     return run_round(parties.federation(), transport, no_watch, RoundWishes(**options))
@@ -58,7 +75,11 @@ def round_of(
 def kinds(transport: Direct, kind: type[Any], lot: str | None = None) -> list[str]:
     """Who has answered with a message of this kind."""
     given = [(name, open_packet(reply).message) for name, reply in transport.replies]
-    return [name for name, each in given if isinstance(each, kind) and lot in (None, getattr(each, "lot", None))]
+    return [
+        name
+        for name, each in given
+        if isinstance(each, kind) and lot in (None, getattr(each, "lot", None))
+    ]
 
 
 def totals(parties: Parties) -> list[Path]:
@@ -72,7 +93,9 @@ def nothing_was_opened(parties: Parties) -> None:
 
 
 def router(parties: Parties, published: LedgerRelease) -> bytes:
-    return (parties.federation().release_folder(published.number) / "router.safetensors").read_bytes()
+    return (
+        parties.federation().release_folder(published.number) / "router.safetensors"
+    ).read_bytes()
 
 
 # The same release
@@ -107,13 +130,26 @@ def test_a_masked_release_is_the_clear_one_byte_for_byte(
 
 
 @pytest.mark.parametrize("under_masks", [True, False])
-def test_the_weights_are_those_of_the_reference(later: Parties, under_masks: bool) -> None:
+def test_the_weights_are_those_of_the_reference(
+    later: Parties, under_masks: bool
+) -> None:
     """A round comes to what one function computes of all holders' sums, with masks and without."""
     federation = later.federation()
-    holders = {later.holder(name).identity.public: later.holder(name) for name in MEMBERS}
-    cohort = form_cohort(federation.terms, {key: holder.domain for key, holder in holders.items()})
-    sums = {key: holder.epochs.statistics(holder.epoch(federation.terms)).statistics for key, holder in holders.items()}
-    identities = {key: holder.identity for key, holder in holders.items()} if under_masks else None
+    holders = {
+        later.holder(name).identity.public: later.holder(name) for name in MEMBERS
+    }
+    cohort = form_cohort(
+        federation.terms, {key: holder.domain for key, holder in holders.items()}
+    )
+    sums = {
+        key: holder.epochs.statistics(holder.epoch(federation.terms)).statistics
+        for key, holder in holders.items()
+    }
+    identities = (
+        {key: holder.identity for key, holder in holders.items()}
+        if under_masks
+        else None
+    )
     expected = reference_round(cohort, sums, later.encoder.scale, Ridge(), identities)
     published = load(router(later, federation.ledger.standing().releases[0]))
     assert np.array_equal(published["weights"], expected)
@@ -122,14 +158,20 @@ def test_the_weights_are_those_of_the_reference(later: Parties, under_masks: boo
 # Falling away
 
 
-def total_is_that_of(parties: Parties, offered: Collection[str], sent: Collection[str]) -> None:
+def total_is_that_of(
+    parties: Parties, offered: Collection[str], sent: Collection[str]
+) -> None:
     """The stored total is exactly that of those who sent, under the shares of those who offered."""
     federation = parties.federation()
     stored = federation.ledger.standing().totals[-1]
     assert [member.name for member in stored.members] == sorted(sent)
     active = federation.ledger.standing().active
-    cohort = form_cohort(federation.terms, {active[name].key: active[name].domain for name in offered})
-    expected = from_vector(plain_sum(parties, cohort, sent), FEATURES, len(cohort.domains))
+    cohort = form_cohort(
+        federation.terms, {active[name].key: active[name].domain for name in offered}
+    )
+    expected = from_vector(
+        plain_sum(parties, cohort, sent), FEATURES, len(cohort.domains)
+    )
     kept = [at for at, domain in enumerate(cohort.domains) if domain in stored.domains]
     total = federation.ledger.total(stored)
     assert (total.gram == expected.gram).all()
@@ -137,32 +179,57 @@ def total_is_that_of(parties: Parties, offered: Collection[str], sent: Collectio
     assert not np.delete(expected.cross, kept, axis=1).any()
 
 
-STAGES = ("announce", "share", "seal", "confirm", "open", "evaluate", "confirm counts", "open counts")
+STAGES = (
+    "announce",
+    "share",
+    "seal",
+    "confirm",
+    "open",
+    "evaluate",
+    "confirm counts",
+    "open counts",
+)
 """The exchanges in their order, as far as somebody in them can be missed."""
 
 
-@pytest.mark.parametrize(("who", "heard"), [("law-1", True), ("medicine", False)], ids=["answer lost", "request lost"])
+@pytest.mark.parametrize(
+    ("who", "heard"),
+    [("law-1", True), ("medicine", False)],
+    ids=["answer lost", "request lost"],
+)
 @pytest.mark.parametrize("stage", STAGES)
-def test_one_that_falls_away_at_any_stage_is_made_up_for(parties: Parties, stage: str, who: str, heard: bool) -> None:
-    """Before it has signed, the total is that of the others; afterwards, it is in it. No domain is lost but its own;
-    if that is in the total and nobody of it has counted, the operator must say that it may be published."""
+def test_one_that_falls_away_at_any_stage_is_made_up_for(
+    parties: Parties, stage: str, who: str, heard: bool
+) -> None:
+    """Before it has signed, the total is that of the others; afterwards, it is in it. No domain is
+    lost but its own; if that is in the total and nobody of it has counted, the operator must say
+    that it may be published.
+    """
     answered = STAGES.index(stage)
     transport = Falling(parties, list(MEMBERS), {who: answered}, heard)
     accept = ("medicine",) if who == "medicine" and 3 < answered < 7 else ()
     published = round_of(parties, transport=transport, accept_unevaluated=accept)
     others = [name for name in MEMBERS if name != who]
-    total_is_that_of(parties, MEMBERS if answered else others, MEMBERS if answered > 3 else others)
+    total_is_that_of(
+        parties, MEMBERS if answered else others, MEMBERS if answered > 3 else others
+    )
     lost = {"medicine"} if who == "medicine" and answered <= 3 else set()
     assert set(published.domains) == {"code", "law", "medicine"} - lost
     parties.federation().ledger.verify()
 
 
 @pytest.mark.parametrize("stage", STAGES[1:5])
-def test_one_fewer_than_the_threshold_opens_nothing_and_the_next_round_goes_well(parties: Parties, stage: str) -> None:
+def test_one_fewer_than_the_threshold_opens_nothing_and_the_next_round_goes_well(
+    parties: Parties, stage: str
+) -> None:
     """The operator is told how many were left and how many are needed."""
     answered = STAGES.index(stage)
-    transport = Falling(parties, list(MEMBERS), {"law-1": answered, "medicine": answered})
-    with pytest.raises(RoundFailed, match=r"3 of 5 members .*, but 4 are needed, so nothing was opened"):
+    transport = Falling(
+        parties, list(MEMBERS), {"law-1": answered, "medicine": answered}
+    )
+    with pytest.raises(
+        RoundFailed, match=r"3 of 5 members .*, but 4 are needed, so nothing was opened"
+    ):
         round_of(parties, transport=transport)
     nothing_was_opened(parties)
     assert len(kinds(transport, Revealed)) == (3 if stage == "open" else 0)
@@ -172,11 +239,20 @@ def test_one_fewer_than_the_threshold_opens_nothing_and_the_next_round_goes_well
 
 
 @pytest.mark.parametrize("stage", ["evaluate", "confirm counts", "open counts"])
-def test_counts_that_were_never_opened_are_asked_for_in_the_next_round(parties: Parties, stage: str) -> None:
-    """About the total that is kept, and of the same members; the round after that has nothing left to do."""
+def test_counts_that_were_never_opened_are_asked_for_in_the_next_round(
+    parties: Parties, stage: str
+) -> None:
+    """About the total that is kept, and of the same members; the round after that has nothing left
+    to do.
+    """
     answered = STAGES.index(stage)
     with pytest.raises(RoundFailed):
-        round_of(parties, transport=Falling(parties, list(MEMBERS), {"law-1": answered, "medicine": answered}))
+        round_of(
+            parties,
+            transport=Falling(
+                parties, list(MEMBERS), {"law-1": answered, "medicine": answered}
+            ),
+        )
     transport = Direct(parties, list(MEMBERS))
     assert round_of(parties, transport=transport).number == 1
     assert set(lots(transport)) == {"counts"}
@@ -187,10 +263,18 @@ def test_counts_that_were_never_opened_are_asked_for_in_the_next_round(parties: 
 
 
 def test_more_than_two_thirds_of_the_roster_must_be_there(parties: Parties) -> None:
-    """With two of five away nobody is asked to share anything, and with three there is no sum at all."""
+    """With two of five away nobody is asked to share anything, and with three there is no sum at
+    all.
+    """
     for away, words in (
-        ({"law-1", "code-1", "medicine"}, "2 holders can take part, but a round under masks needs 3"),
-        ({"law-1", "code-1"}, r"3 holders .* at least 4 holders \(more than two thirds of the roster\)"),
+        (
+            {"law-1", "code-1", "medicine"},
+            "2 holders can take part, but a round under masks needs 3",
+        ),
+        (
+            {"law-1", "code-1"},
+            r"3 holders .* at least 4 holders \(more than two thirds of the roster\)",
+        ),
     ):
         transport = Direct(parties, list(MEMBERS))
         transport.down = away
@@ -205,13 +289,24 @@ def test_more_than_two_thirds_of_the_roster_must_be_there(parties: Parties) -> N
     total_is_that_of(parties, there, there)
 
 
-def test_too_few_for_the_settings_are_not_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Though the threshold would allow it: who is asked for by the operator is counted before anything is opened."""
+def test_too_few_for_the_settings_are_not_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though the threshold would allow it: who is asked for by the operator is counted before
+    anything is opened.
+    """
     make_haste(monkeypatch)
-    parties = found(tmp_path, mode="masked", round=RoundSettings(min_holders=5, wait=0.0, deadline=1.0))
+    parties = found(
+        tmp_path,
+        mode="masked",
+        round=RoundSettings(min_holders=5, wait=0.0, deadline=1.0),
+    )
     populate(parties, MEMBERS)
     transport = Falling(parties, list(MEMBERS), {"law-1": 2})
-    with pytest.raises(RoundFailed, match=r"4 holders of 3 domains .* at least 5 holders .* nothing was opened"):
+    with pytest.raises(
+        RoundFailed,
+        match=r"4 holders of 3 domains .* at least 5 holders .* nothing was opened",
+    ):
         round_of(parties, transport=transport)
     assert not kinds(transport, Revealed)
     nothing_was_opened(parties)
@@ -229,17 +324,26 @@ def test_too_few_for_the_settings_are_not_opened(tmp_path: Path, monkeypatch: py
 
 
 @pytest.mark.parametrize("away", [[], ["medicine"], ["medicine", "law-1"]])
-def test_after_a_round_in_which_nothing_has_changed_the_release_stands(later: Parties, away: list[str]) -> None:
-    """Also if some are away. Nobody is asked to seal or open anything, and no second release is made."""
+def test_after_a_round_in_which_nothing_has_changed_the_release_stands(
+    later: Parties, away: list[str]
+) -> None:
+    """Also if some are away. Nobody is asked to seal or open anything, and no second release is
+    made.
+    """
     transport = Direct(later, list(MEMBERS))
     transport.down = set(away)
     seen: list[str] = []
-    published = run_round(later.federation(), transport, lambda event: seen.append(event.kind))
+    published = run_round(
+        later.federation(), transport, lambda event: seen.append(event.kind)
+    )
     assert published == later.federation().newest
     assert published.number == 1
     assert seen[-1] == "stands"
     assert not kinds(transport, SealedSums) + kinds(transport, Revealed)
-    assert [entry["reason"] for entry in later.entries("closed")] == ["", "nothing has changed"]
+    assert [entry["reason"] for entry in later.entries("closed")] == [
+        "",
+        "nothing has changed",
+    ]
     later.federation().ledger.verify()
 
 
@@ -249,23 +353,42 @@ def change_settings(parties: Parties, old: str, new: str) -> None:
     path.write_text(path.read_text().replace(old, new))
 
 
-def test_other_settings_make_another_release_of_the_same_total_and_counts(later: Parties) -> None:
-    """What was counted is used again, and nobody is asked twice; for another router nobody counts in this epoch."""
+def test_other_settings_make_another_release_of_the_same_total_and_counts(
+    later: Parties,
+) -> None:
+    """What was counted is used again, and nobody is asked twice; for another router nobody counts
+    in this epoch.
+    """
     change_settings(later, "threshold = 0.0", 'threshold = 0.5\nfallback = "general"')
     transport = Direct(later, list(MEMBERS))
     second = round_of(later, transport=transport)
     assert not kinds(transport, SealedSums)
     first = later.federation().ledger.standing().releases[0]
     assert (second.number, router(later, second)) == (2, router(later, first))
-    manifests = [load_release(later.federation().release_folder(number)).manifest for number in (1, 2)]
+    manifests = [
+        load_release(later.federation().release_folder(number)).manifest
+        for number in (1, 2)
+    ]
     assert manifests[0]["evaluation"] == manifests[1]["evaluation"] is not None
     change_settings(later, "ridge = 0.01", "ridge = 0.1")
-    with pytest.raises(RoundFailed, match="no holder of code, law, medicine evaluated the router"):
+    with pytest.raises(
+        RoundFailed, match="no holder of code, law, medicine evaluated the router"
+    ):
         round_of(later, transport=transport)
-    assert "counted for another router of this total" in later.entries("not_counted")[0]["reason"]
-    third = round_of(later, transport=transport, accept_unevaluated=("code", "law", "medicine"))
+    assert (
+        "counted for another router of this total"
+        in later.entries("not_counted")[0]["reason"]
+    )
+    third = round_of(
+        later, transport=transport, accept_unevaluated=("code", "law", "medicine")
+    )
     assert not kinds(transport, SealedSums)
-    assert load_release(later.federation().release_folder(third.number)).manifest["evaluation"] is None
+    assert (
+        load_release(later.federation().release_folder(third.number)).manifest[
+            "evaluation"
+        ]
+        is None
+    )
 
 
 def lots(transport: Direct) -> list[str]:
@@ -277,13 +400,20 @@ def lots(transport: Direct) -> list[str]:
 
 
 def test_one_that_has_joined_waits_until_all_open_new_epochs(later: Parties) -> None:
-    """The others' data is in a total: the round says who must open a new epoch, and nobody is asked to seal."""
+    """The others' data is in a total: the round says who must open a new epoch, and nobody is asked
+    to seal.
+    """
     let_join(later, ["poetry"])
     transport = Direct(later, [*MEMBERS, "poetry"])
-    with pytest.raises(RoundFailed, match=r"would lose code, law, medicine.*law-2, medicine must open a new epoch"):
+    with pytest.raises(
+        RoundFailed,
+        match=r"would lose code, law, medicine.*law-2, medicine must open a new epoch",
+    ):
         round_of(later, transport=transport)
     assert not kinds(transport, SealedSums)
-    assert [each.number for each in later.federation().ledger.standing().releases] == [1]
+    assert [each.number for each in later.federation().ledger.standing().releases] == [
+        1
+    ]
     later.new_epochs()
     names = [*MEMBERS, "poetry"]
     assert round_of(later, names).domains == ("code", "law", "medicine", "poetry")
@@ -291,23 +421,31 @@ def test_one_that_has_joined_waits_until_all_open_new_epochs(later: Parties) -> 
 
 
 def test_one_new_epoch_is_in_no_total_with_old_ones(later: Parties) -> None:
-    """The others are named; with new epochs of two thirds there is a total of these, if no domain is lost."""
+    """The others are named; with new epochs of two thirds there is a total of these, if no domain
+    is lost.
+    """
     later.change_corpus("law-1")
     transport = Direct(later, list(MEMBERS))
-    with pytest.raises(RoundFailed, match=r"code-1, code-2, medicine must open a new epoch"):
+    with pytest.raises(
+        RoundFailed, match=r"code-1, code-2, medicine must open a new epoch"
+    ):
         round_of(later, transport=transport)
     assert not kinds(transport, SealedSums)
     later.new_epochs("code-1", "code-2", "medicine")
     seen: list[Any] = []
     published = run_round(later.federation(), Direct(later, list(MEMBERS)), seen.append)
     assert {member.name for member in published.members} == set(MEMBERS) - {"law-2"}
-    assert [each.names for each in seen if isinstance(each, HoldersWaiting)] == [["law-2"]]
+    assert [each.names for each in seen if isinstance(each, HoldersWaiting)] == [
+        ["law-2"]
+    ]
 
 
 def test_some_that_have_signed_before_a_crash_sign_the_same_again(
     parties: Parties, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The coordinator died after the first signature: it knows who was asked, so nobody has to open a new epoch."""
+    """The coordinator died after the first signature: it knows who was asked, so nobody has to open
+    a new epoch.
+    """
 
     class Dying(Direct):
         def answers(self, name: str, peer: int, packet: Packet) -> Iterator[Packet]:
@@ -318,7 +456,12 @@ def test_some_that_have_signed_before_a_crash_sign_the_same_again(
 
     with pytest.raises(Crash):
         round_of(parties, transport=Dying(parties, list(MEMBERS)))
-    used = [parties.holder(name).totals.has_signed("statistics", epoch_of(parties.holder(name))) for name in MEMBERS]
+    used = [
+        parties.holder(name).totals.has_signed(
+            "statistics", epoch_of(parties.holder(name))
+        )
+        for name in MEMBERS
+    ]
     assert sorted(used) == [False] * 4 + [True]
     told: list[Any] = []
     check_round(parties.federation(), Direct(parties), told.append)

@@ -1,4 +1,6 @@
-"""Membership: who joins, changes, retires or is removed, and what that does to releases and to the others."""
+"""Membership: who joins, changes, retires or is removed, and what that does to releases and to the
+others.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,14 @@ from ridgeway.coordinator.round.run_order import RoundWishes
 from tests.support.corpora_on_disk import touch_later, write_jsonl
 from tests.support.faults import Crash, make_haste, router_bytes
 from tests.support.making import contents, fixed_identity, sign_again
-from tests.support.simulated_federation import Direct, Parties, found, no_watch, own_texts, populate
+from tests.support.simulated_federation import (
+    Direct,
+    Parties,
+    found,
+    no_watch,
+    own_texts,
+    populate,
+)
 
 DOMAINS = {"code": "code", "law": "law", "medicine": "medicine"}
 ANY = (*DOMAINS, "poetry")
@@ -47,9 +56,14 @@ def parties(tmp_path: Path) -> Parties:
 
 
 def round_of(
-    parties: Parties, names: Sequence[str] | None = None, down: Sequence[str] = (), **wishes: Any
+    parties: Parties,
+    names: Sequence[str] | None = None,
+    down: Sequence[str] = (),
+    **wishes: Any,
 ) -> tuple[LedgerRelease, Direct]:
-    """A round with these holders there, whose router need not be counted for unless a test says otherwise."""
+    """A round with these holders there, whose router need not be counted for unless a test says
+    otherwise.
+    """
     transport = Direct(parties, names)
     transport.down = set(down)
     given = RoundWishes(**{"accept_unevaluated": ANY, "accept_worse": ANY, **wishes})
@@ -58,7 +72,11 @@ def round_of(
 
 def senders(transport: Direct) -> list[str]:
     """Who sent statistics."""
-    return [name for name, reply in transport.replies if open_packet(reply).message.kind == "clear_statistics"]
+    return [
+        name
+        for name, reply in transport.replies
+        if open_packet(reply).message.kind == "clear_statistics"
+    ]
 
 
 def router(parties: Parties, published: LedgerRelease) -> bytes:
@@ -76,38 +94,58 @@ def own_sums(parties: Parties, *names: str) -> dict[str, Statistics]:
 def by_hand(parties: Parties, *names: str) -> bytes:
     """The router of these holders' raw sums, from the definition."""
     standing = parties.federation().ledger.standing()
-    return router_bytes(own_sums(parties, *names), standing, parties.encoder, Ridge().value)
+    return router_bytes(
+        own_sums(parties, *names), standing, parties.encoder, Ridge().value
+    )
 
 
 # Joining
 
 
 def test_of_a_newcomer_only_the_newcomer_sends_anything(parties: Parties) -> None:
-    """The others' sums are in the ledger; the release is that of all of them from the start. Who has counted for the
-    router before does not count for this one until its next epoch."""
+    """The others' sums are in the ledger; the release is that of all of them from the start. Who
+    has counted for the router before does not count for this one until its next epoch.
+    """
     first, transport = round_of(parties)
     assert senders(transport) == ["code", "law", "medicine"]
     parties.settle("poetry", "poetry", own_texts("poetry", "law", 11))
     parties.admit("poetry")
     with pytest.raises(
-        RoundFailed, match=r"no holder of code, law, medicine evaluated the router.*open the next epoch"
+        RoundFailed,
+        match=r"no holder of code, law, medicine evaluated the router.*open the next epoch",
     ):
         round_of(parties, accept_unevaluated=())
-    assert "poetry" not in parties.federation().standing.contributions, "nobody was asked for sums in vain"
+    assert "poetry" not in parties.federation().standing.contributions, (
+        "nobody was asked for sums in vain"
+    )
     second, transport = round_of(parties)
     assert senders(transport) == ["poetry"]
-    assert (second.number, second.domains) == (first.number + 1, ("code", "law", "medicine", "poetry"))
-    assert router(parties, second) == by_hand(parties, "code", "law", "medicine", "poetry")
+    assert (second.number, second.domains) == (
+        first.number + 1,
+        ("code", "law", "medicine", "poetry"),
+    )
+    assert router(parties, second) == by_hand(
+        parties, "code", "law", "medicine", "poetry"
+    )
 
 
-def test_an_unchanged_round_asks_nobody_for_sums_and_leaves_the_release(parties: Parties) -> None:
-    """It says so, and no one need be there for it but to be counted; if another is wanted, it has the same router."""
+def test_an_unchanged_round_asks_nobody_for_sums_and_leaves_the_release(
+    parties: Parties,
+) -> None:
+    """It says so, and no one need be there for it but to be counted; if another is wanted, it has
+    the same router.
+    """
     first, _ = round_of(parties)
     second, transport = round_of(parties, down=("law",))
     assert senders(transport) == []
     assert (second.number, second.release) == (first.number, first.release)
-    assert parties.federation().ledger.journal.entries("closed")[-1].facts["reason"] == "nothing has changed"
-    assert (parties.federation().folder / "releases" / "latest").resolve().name == "0001"
+    assert (
+        parties.federation().ledger.journal.entries("closed")[-1].facts["reason"]
+        == "nothing has changed"
+    )
+    assert (
+        parties.federation().folder / "releases" / "latest"
+    ).resolve().name == "0001"
     third, _ = round_of(parties, even_unchanged=True)
     assert third.number == first.number + 1
     assert router(parties, third) == router(parties, first)
@@ -119,26 +157,42 @@ def test_two_holders_of_one_domain_share_its_mass(parties: Parties) -> None:
     parties.settle("law-2", "law", own_texts("law-2", "law", 11))
     parties.admit("law-2")
     published, transport = round_of(parties)
-    assert senders(transport) == ["law", "law-2"] or senders(transport) == ["law-2", "law"]
-    shares = {n: each.share for n, each in parties.federation().ledger.standing().contributions.items()}
+    assert senders(transport) == ["law", "law-2"] or senders(transport) == [
+        "law-2",
+        "law",
+    ]
+    shares = {
+        n: each.share
+        for n, each in parties.federation().ledger.standing().contributions.items()
+    }
     assert shares["law"] + shares["law-2"] == EQUAL_MASS
     assert shares["law-2"] in (EQUAL_MASS // 2, EQUAL_MASS // 2 + 1)
     assert published.domains == ("code", "law", "medicine")
-    assert router(parties, published) == by_hand(parties, "code", "law", "law-2", "medicine")
+    assert router(parties, published) == by_hand(
+        parties, "code", "law", "law-2", "medicine"
+    )
 
 
 def test_a_corpus_that_changed_counts_from_its_next_epoch_on(parties: Parties) -> None:
-    """Until then the release stands. Then its holder alone sends; the release is as if the old one had never been."""
+    """Until then the release stands. Then its holder alone sends; the release is as if the old one
+    had never been.
+    """
     first, _ = round_of(parties)
     before = own_sums(parties, "law")["law"]
-    corpus = write_jsonl(parties.folder / "corpora" / "law.jsonl", own_texts("changed", "law", 11))
+    corpus = write_jsonl(
+        parties.folder / "corpora" / "law.jsonl", own_texts("changed", "law", 11)
+    )
     touch_later(corpus)
     assert round_of(parties)[0].number == first.number
     parties.ready("law")
     second, transport = round_of(parties)
     assert senders(transport) == ["law"]
     assert not own_sums(parties, "law")["law"].equals(before)
-    assert router(parties, second) == by_hand(parties, "code", "law", "medicine") != router(parties, first)
+    assert (
+        router(parties, second)
+        == by_hand(parties, "code", "law", "medicine")
+        != router(parties, first)
+    )
 
 
 # Retiring
@@ -149,8 +203,13 @@ def test_retiring_a_domain_drops_its_column_at_once(parties: Parties) -> None:
     first, _ = round_of(parties)
     change = retire(parties.federation(), "law")
     assert change.published is not None
-    assert (change.published.number, change.published.domains) == (2, ("code", "medicine"))
-    old, new = (load_release(parties.federation().release_folder(number)) for number in (1, 2))
+    assert (change.published.number, change.published.domains) == (
+        2,
+        ("code", "medicine"),
+    )
+    old, new = (
+        load_release(parties.federation().release_folder(number)) for number in (1, 2)
+    )
     assert new.weights.tobytes() == old.weights[:, [0, 2]].tobytes()
     assert (new.manifest["parent"], new.manifest["number"]) == (first.release, 2)
     third, transport = round_of(parties)
@@ -170,7 +229,9 @@ def test_a_domain_that_is_in_no_release_retires_without_one(parties: Parties) ->
 def test_only_an_active_domain_can_retire(parties: Parties, domain: str) -> None:
     """A second time is once too often; the error says which there are."""
     retire(parties.federation(), "law")
-    with pytest.raises(InputError, match=f"no domain '{domain}'; the domains are: code, medicine"):
+    with pytest.raises(
+        InputError, match=f"no domain '{domain}'; the domains are: code, medicine"
+    ):
         retire(parties.federation(), domain)
 
 
@@ -196,7 +257,9 @@ def never_had(tmp_path: Path, parties: Parties, name: str) -> Parties:
     return other
 
 
-def test_removing_a_holder_gives_the_router_of_a_federation_that_never_had_it(parties: Parties, tmp_path: Path) -> None:
+def test_removing_a_holder_gives_the_router_of_a_federation_that_never_had_it(
+    parties: Parties, tmp_path: Path
+) -> None:
     """Byte for byte, without asking anybody; its sums are erased."""
     other = never_had(tmp_path, parties, "medicine")
     round_of(parties)
@@ -214,11 +277,18 @@ def test_removing_a_holder_gives_the_router_of_a_federation_that_never_had_it(pa
 
 
 def sums_files(parties: Parties) -> set[str]:
-    return {path.stem for path in (parties.federation().folder / "contributions").glob("*.sums")}
+    return {
+        path.stem
+        for path in (parties.federation().folder / "contributions").glob("*.sums")
+    }
 
 
-def test_removing_one_of_two_holders_of_a_domain_says_whose_share_no_longer_fits(parties: Parties) -> None:
-    """The next round gives the other its whole mass; then it is as if the removed one had never been."""
+def test_removing_one_of_two_holders_of_a_domain_says_whose_share_no_longer_fits(
+    parties: Parties,
+) -> None:
+    """The next round gives the other its whole mass; then it is as if the removed one had never
+    been.
+    """
     parties.settle("law-2", "law", own_texts("law-2", "law", 11))
     parties.admit("law-2")
     round_of(parties)
@@ -229,8 +299,12 @@ def test_removing_one_of_two_holders_of_a_domain_says_whose_share_no_longer_fits
     assert router(parties, published) == by_hand(parties, "code", "law", "medicine")
 
 
-def test_removing_a_holder_of_a_retired_domain_takes_it_out_of_the_router(parties: Parties, tmp_path: Path) -> None:
-    """Retiring drops a column; what the holder's text did to the others' is gone only once it is removed."""
+def test_removing_a_holder_of_a_retired_domain_takes_it_out_of_the_router(
+    parties: Parties, tmp_path: Path
+) -> None:
+    """Retiring drops a column; what the holder's text did to the others' is gone only once it is
+    removed.
+    """
     other = never_had(tmp_path, parties, "medicine")
     round_of(parties)
     retire(parties.federation(), "medicine")
@@ -240,7 +314,9 @@ def test_removing_a_holder_of_a_retired_domain_takes_it_out_of_the_router(partie
     assert len(sums_files(parties)) == 2
 
 
-def test_a_holder_that_sent_nothing_is_removed_without_a_release(parties: Parties) -> None:
+def test_a_holder_that_sent_nothing_is_removed_without_a_release(
+    parties: Parties,
+) -> None:
     """There is nothing to subtract."""
     round_of(parties, ["code", "law"])
     assert remove(parties.federation(), "medicine").published is None
@@ -249,23 +325,35 @@ def test_a_holder_that_sent_nothing_is_removed_without_a_release(parties: Partie
 
 def test_only_somebody_on_the_roster_can_be_removed(parties: Parties) -> None:
     """The error says who is there."""
-    with pytest.raises(InputError, match="no holder 'poetry'; the holders are: code, law, medicine"):
+    with pytest.raises(
+        InputError, match="no holder 'poetry'; the holders are: code, law, medicine"
+    ):
         remove(parties.federation(), "poetry")
 
 
-def test_one_of_the_last_two_is_removed_though_no_router_can_be_made_without_it(parties: Parties) -> None:
-    """Its sums are erased all the same, and the operator is told that the newest release is as it was."""
+def test_one_of_the_last_two_is_removed_though_no_router_can_be_made_without_it(
+    parties: Parties,
+) -> None:
+    """Its sums are erased all the same, and the operator is told that the newest release is as it
+    was.
+    """
     round_of(parties)
     remove(parties.federation(), "medicine")
     change = remove(parties.federation(), "law")
     assert (change.published, change.names_it) == (None, True)
     assert set(parties.federation().ledger.standing().roster) == {"code"}
-    assert sums_files(parties) == {parties.federation().ledger.standing().contributions["code"].digest}
+    assert sums_files(parties) == {
+        parties.federation().ledger.standing().contributions["code"].digest
+    }
     parties.federation().ledger.verify()
 
 
-def test_removal_subtracts_what_the_release_was_made_of_whatever_came_since(parties: Parties, tmp_path: Path) -> None:
-    """Sums that were accepted in a round that failed later are in no release, and do not come into one unseen."""
+def test_removal_subtracts_what_the_release_was_made_of_whatever_came_since(
+    parties: Parties, tmp_path: Path
+) -> None:
+    """Sums that were accepted in a round that failed later are in no release, and do not come into
+    one unseen.
+    """
     other = never_had(tmp_path, parties, "medicine")
     expected = router(other, round_of(other)[0])
     round_of(parties)
@@ -277,28 +365,51 @@ def test_removal_subtracts_what_the_release_was_made_of_whatever_came_since(part
             raise Crash
 
     with pytest.raises(Crash):
-        run_round(parties.federation(), Direct(parties), stop, RoundWishes(accept_unevaluated=ANY))
+        run_round(
+            parties.federation(),
+            Direct(parties),
+            stop,
+            RoundWishes(accept_unevaluated=ANY),
+        )
     change = remove(parties.federation(), "medicine")
     assert change.published is not None
     assert router(parties, change.published) == expected
 
 
-def test_a_holder_that_is_admitted_for_another_domain_is_not_counted_for_the_one_before(parties: Parties) -> None:
-    """What it sent for the old one is not used for the new one, though it is away and cannot send anew."""
+def test_a_holder_that_is_admitted_for_another_domain_is_not_counted_for_the_one_before(
+    parties: Parties,
+) -> None:
+    """What it sent for the old one is not used for the new one, though it is away and cannot send
+    anew.
+    """
     round_of(parties)
-    card = read_signed_json(parties.homes["law"] / CARD, Card).model_copy(update={"domain": "poetry"})
+    card = read_signed_json(parties.homes["law"] / CARD, Card).model_copy(
+        update={"domain": "poetry"}
+    )
     parties.federation().ledger.admit("law", card)
     published, _ = round_of(parties, down=("law",))
     assert published.domains == ("code", "medicine")
     assert router(parties, published) == by_hand(parties, "code", "medicine")
 
 
-def test_changes_and_rounds_do_not_run_at_once(parties: Parties, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where one runs, the others give up in words once their patience is over; nothing is half done."""
-    monkeypatch.setattr(Federation, "exclusive_lock", partialmethod(Federation.exclusive_lock, patience=0.0))
+def test_changes_and_rounds_do_not_run_at_once(
+    parties: Parties, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where one runs, the others give up in words once their patience is over; nothing is half
+    done.
+    """
+    monkeypatch.setattr(
+        Federation,
+        "exclusive_lock",
+        partialmethod(Federation.exclusive_lock, patience=0.0),
+    )
     federation = parties.federation()
     with federation.exclusive_lock():
-        for change in (lambda: retire(federation, "law"), lambda: remove(federation, "law"), lambda: round_of(parties)):
+        for change in (
+            lambda: retire(federation, "law"),
+            lambda: remove(federation, "law"),
+            lambda: round_of(parties),
+        ):
             with pytest.raises(InputError, match="another change is running"):
                 change()
 
@@ -306,7 +417,9 @@ def test_changes_and_rounds_do_not_run_at_once(parties: Parties, monkeypatch: py
 # Releases on their way
 
 
-def test_a_holder_that_was_away_gets_the_newest_release_when_it_is_back(parties: Parties) -> None:
+def test_a_holder_that_was_away_gets_the_newest_release_when_it_is_back(
+    parties: Parties,
+) -> None:
     """Every byte of it, and only those who lack it."""
     round_of(parties)
     parties.change_corpus("code")
@@ -315,24 +428,34 @@ def test_a_holder_that_was_away_gets_the_newest_release_when_it_is_back(parties:
     assert deliver_newest(parties.federation(), Direct(parties), no_watch) == {"law"}
     law = parties.holder("law")
     assert law.newest == published.number
-    assert contents(law.release_folder(2)) == contents(parties.federation().release_folder(2))
+    assert contents(law.release_folder(2)) == contents(
+        parties.federation().release_folder(2)
+    )
     assert deliver_newest(parties.federation(), Direct(parties), no_watch) == set()
     held = HeldRelease(number=2, release=published.release)
-    assert parties.federation().ledger.standing().delivered == dict.fromkeys(DOMAINS, held)
+    assert parties.federation().ledger.standing().delivered == dict.fromkeys(
+        DOMAINS, held
+    )
 
 
 def test_without_a_release_nothing_is_delivered(parties: Parties) -> None:
     """Those who are there are greeted, and that is all."""
     transport = Direct(parties)
     assert deliver_newest(parties.federation(), transport, no_watch) == set()
-    assert {open_packet(reply).message.kind for _, reply in transport.replies} == {"here"}
+    assert {open_packet(reply).message.kind for _, reply in transport.replies} == {
+        "here"
+    }
 
 
-def delivery(parties: Parties, number: int, folder: Path, release: str, identity: Any = None) -> Packet:
+def delivery(
+    parties: Parties, number: int, folder: Path, release: str, identity: Any = None
+) -> Packet:
     """A request to store the release that lies in a folder."""
     blobs = [(folder / name).read_bytes() for name in (MANIFEST, ROUTER, TOKENIZER)]
     signer = identity or parties.federation().identity
-    return seal_packet(Deliver(number=number, release=release), signer, round="0" * 32, blobs=blobs)
+    return seal_packet(
+        Deliver(number=number, release=release), signer, round="0" * 32, blobs=blobs
+    )
 
 
 def refusal(parties: Parties, packet: Packet) -> str:
@@ -341,12 +464,19 @@ def refusal(parties: Parties, packet: Packet) -> str:
     return message.code
 
 
-def test_a_holder_refuses_an_older_release_and_another_one_under_a_number_it_has(parties: Parties) -> None:
-    """Whoever replays what was once signed cannot turn a holder back; what it has stays as it is."""
+def test_a_holder_refuses_an_older_release_and_another_one_under_a_number_it_has(
+    parties: Parties,
+) -> None:
+    """Whoever replays what was once signed cannot turn a holder back; what it has stays as it
+    is.
+    """
     releases = [round_of(parties, down=("law",))[0], round_of(parties)[0]]
     folders = [parties.federation().release_folder(each.number) for each in releases]
     stored = contents(parties.holder("law").release_folder(2))
-    assert refusal(parties, delivery(parties, 1, folders[0], releases[0].release)) == "old_release"
+    assert (
+        refusal(parties, delivery(parties, 1, folders[0], releases[0].release))
+        == "old_release"
+    )
     sign_again(folders[1], parties.federation().identity, {"evaluation": None})
     other = load_release(folders[1]).id
     assert refusal(parties, delivery(parties, 2, folders[1], other)) == "old_release"
@@ -354,17 +484,25 @@ def test_a_holder_refuses_an_older_release_and_another_one_under_a_number_it_has
     assert [entry.facts["number"] for entry in parties.holder("law").releases()] == [2]
 
 
-def test_a_release_that_is_delivered_twice_is_acknowledged_twice_and_stored_once(parties: Parties) -> None:
+def test_a_release_that_is_delivered_twice_is_acknowledged_twice_and_stored_once(
+    parties: Parties,
+) -> None:
     """A receipt may be lost on its way."""
     published, _ = round_of(parties)
-    packet = delivery(parties, 1, parties.federation().release_folder(1), published.release)
+    packet = delivery(
+        parties, 1, parties.federation().release_folder(1), published.release
+    )
     assert open_packet(answer(parties.holder("law"), packet)).message.kind == "receipt"
     assert len(parties.holder("law").releases()) == 1
 
 
-@pytest.mark.parametrize("forgery", ["signer", "weights", "number", "announced", "cut", "sender"])
+@pytest.mark.parametrize(
+    "forgery", ["signer", "weights", "number", "announced", "cut", "sender"]
+)
 def test_a_holder_refuses_a_forged_release(parties: Parties, forgery: str) -> None:
-    """Signed by another, altered, under another number, not the one announced, cut off, or sent by another."""
+    """Signed by another, altered, under another number, not the one announced, cut off, or sent by
+    another.
+    """
     published, _ = round_of(parties, down=("law",))
     folder, stranger = parties.federation().release_folder(1), fixed_identity(9)
     number, release, sender = 1, published.release, None
@@ -396,4 +534,6 @@ def test_a_refused_release_leaves_no_trace_in_the_folder(parties: Parties) -> No
     holder = parties.holder("law")
     with pytest.raises(Refused):
         holder.store_release("0" * 32, 1, "0" * 64, [b"", b"", b""])
-    assert not (holder.folder / "releases").exists() or not list((holder.folder / "releases").iterdir())
+    assert not (holder.folder / "releases").exists() or not list(
+        (holder.folder / "releases").iterdir()
+    )

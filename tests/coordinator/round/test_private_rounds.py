@@ -1,4 +1,6 @@
-"""Private rounds from end to end, both ways: noise that adds up, a budget that is kept, one router to count for."""
+"""Private rounds from end to end, both ways: noise that adds up, a budget that is kept, one router
+to count for.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,12 @@ from ridgeway.common.statistics.sums import Statistics
 from ridgeway.coordinator.round.federation import Federation, PrivacySettings
 from ridgeway.coordinator.round.ledger import LedgerRelease
 from ridgeway.coordinator.round.membership import remove, retire
-from ridgeway.coordinator.round.progress import Event, RouterEvaluated, RouterWorse, Watch
+from ridgeway.coordinator.round.progress import (
+    Event,
+    RouterEvaluated,
+    RouterWorse,
+    Watch,
+)
 from ridgeway.coordinator.round.round import check_round, run_round
 from ridgeway.coordinator.round.run_order import RoundWishes
 from ridgeway.coordinator.solving.private_release import NoisyAccuracy
@@ -37,7 +44,15 @@ from ridgeway.coordinator.solving.publish import compose
 from tests.support.commands import Workshop
 from tests.support.faults import epoch_of, make_haste
 from tests.support.hostile import FEATURES, MEMBERS, Hostile
-from tests.support.simulated_federation import Direct, Parties, found, no_watch, own_texts, populate, round_of
+from tests.support.simulated_federation import (
+    Direct,
+    Parties,
+    found,
+    no_watch,
+    own_texts,
+    populate,
+    round_of,
+)
 
 PUBLIC = [own_texts("public", domain, 30) for domain in ("code", "law", "medicine")]
 DOMAINS = ("code", "law", "medicine")
@@ -45,10 +60,16 @@ TWO_ROUNDS = 1.5
 """An ε that two rounds of 1 together stay below, and three do not."""
 
 
-def settled(folder: Path, mode: PrivacyMode, max_epsilon: float = TWO_ROUNDS) -> Parties:
+def settled(
+    folder: Path, mode: PrivacyMode, max_epsilon: float = TWO_ROUNDS
+) -> Parties:
     """Five holders that have agreed to this privacy, and to what two rounds cost."""
-    parties = found(folder, mode="private", privacy=PrivacySettings(sums=mode, epsilon=1.0))
-    write_prior(make_prior(parties.encoder, PUBLIC), parties.federation().folder / PRIOR)
+    parties = found(
+        folder, mode="private", privacy=PrivacySettings(sums=mode, epsilon=1.0)
+    )
+    write_prior(
+        make_prior(parties.encoder, PUBLIC), parties.federation().folder / PRIOR
+    )
     populate(parties, MEMBERS)
     for name in MEMBERS:
         parties.rewrite(name, "max_epsilon = 4.0", f"max_epsilon = {max_epsilon}")
@@ -56,7 +77,9 @@ def settled(folder: Path, mode: PrivacyMode, max_epsilon: float = TWO_ROUNDS) ->
 
 
 @pytest.fixture(scope="module", params=["columns", "full"])
-def fresh(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Parties:
+def fresh(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Parties:
     """A federation of either way before its first round."""
     with pytest.MonkeyPatch.context() as patch:
         make_haste(patch)
@@ -111,7 +134,9 @@ def total_of(parties: Parties) -> Statistics:
         return ledger.total(ledger.standing().totals[-1])
     total = np.zeros((FEATURES, len(DOMAINS)), dtype=np.int64)
     for name, domain in MEMBERS.items():
-        total[:, DOMAINS.index(domain)] += ledger.sums(ledger.standing().contributions[name]).cross[:, 0]
+        total[:, DOMAINS.index(domain)] += ledger.sums(
+            ledger.standing().contributions[name]
+        ).cross[:, 0]
     return federation.terms.statistics_of(total.ravel(), len(DOMAINS))
 
 
@@ -125,13 +150,17 @@ def test_a_total_is_the_plain_sum_of_what_members_have_noised(parties: Parties) 
     products = np.zeros(FEATURES * (FEATURES - 1) // 2, dtype=np.int64)
     for name, domain in MEMBERS.items():
         holder = parties.holder(name)
-        kept = holder.epochs.noisy(holder.epoch(parties.federation().terms), "statistics")
+        kept = holder.epochs.noisy(
+            holder.epoch(parties.federation().terms), "statistics"
+        )
         assert kept is not None
         columns[:, DOMAINS.index(domain)] += kept[0][:FEATURES]
         products += kept[0][FEATURES:] if mode_of(parties) == "full" else 0
     assert np.array_equal(total.cross, columns)
     if mode_of(parties) == "full":
-        assert np.array_equal(total.gram[:-1, :-1][np.triu_indices(FEATURES - 1)], products)
+        assert np.array_equal(
+            total.gram[:-1, :-1][np.triu_indices(FEATURES - 1)], products
+        )
 
 
 def test_the_noise_of_a_total_is_what_the_terms_say(parties: Parties) -> None:
@@ -141,13 +170,21 @@ def test_the_noise_of_a_total_is_what_the_terms_say(parties: Parties) -> None:
     for name, domain in MEMBERS.items():
         plain[:, DOMAINS.index(domain)] += exact(parties, name).column
     domains = list(MEMBERS.values())
-    squares = np.square((total.cross - plain).astype(float)) / noise_variance(privacy, domains)
-    squares *= max(map(domains.count, domains)) / np.array([domains.count(name) for name in DOMAINS])
-    assert 0.1 < squares.mean() < 4  # 21 numbers: beyond it lies less than one run in a million
+    squares = np.square((total.cross - plain).astype(float)) / noise_variance(
+        privacy, domains
+    )
+    squares *= max(map(domains.count, domains)) / np.array(
+        [domains.count(name) for name in DOMAINS]
+    )
+    assert (
+        0.1 < squares.mean() < 4
+    )  # 21 numbers: beyond it lies less than one run in a million
 
 
 def test_a_round_costs_each_document_what_the_terms_say(parties: Parties) -> None:
-    """One vector of sums and one of counts, of other documents; each is paid for before it leaves."""
+    """One vector of sums and one of counts, of other documents; each is paid for before it
+    leaves.
+    """
     leaves = "noisy_statistics" if mode_of(parties) == "columns" else "confirmed"
     for name in MEMBERS:
         holder = parties.holder(name)
@@ -156,8 +193,15 @@ def test_a_round_costs_each_document_what_the_terms_say(parties: Parties) -> Non
             for entry in holder.journal.entries("spent", "sent")
             if entry.kind == "spent" or entry.facts["kind"] in (leaves, "counted")
         ]
-        assert noted == [word for word in ("statistics", leaves, "counts", "counted") if word in noted]
-        assert [each.output for each in expenses(parties, name)] == ["statistics", "counts"]
+        assert noted == [
+            word
+            for word in ("statistics", leaves, "counts", "counted")
+            if word in noted
+        ]
+        assert [each.output for each in expenses(parties, name)] == [
+            "statistics",
+            "counts",
+        ]
         assert 0.99 < holder.account.epsilon() <= 1.0
 
 
@@ -165,17 +209,32 @@ def test_a_release_says_what_it_promises(parties: Parties) -> None:
     """In its signed manifest, with one plain sentence."""
     federation = parties.federation()
     manifest, said = federation.manifest(1), federation.manifest(1)["privacy"]
-    assert (said["mode"], said["epsilon"], said["delta"]) == (mode_of(parties), 1.0, 1e-8)
+    assert (said["mode"], said["epsilon"], said["delta"]) == (
+        mode_of(parties),
+        1.0,
+        1e-8,
+    )
     assert said["adjacency"] == "add or remove one document"
-    assert "(ε = 1, δ = 1e-08)" in said["sentence"] and said["covered"] and said["not_covered"]
+    assert (
+        "(ε = 1, δ = 1e-08)" in said["sentence"]
+        and said["covered"]
+        and said["not_covered"]
+    )
     assert said["counted"] == list(DOMAINS)
     assert not manifest["confidence"]["calibrated"]
-    assert manifest["confidence"]["temperature"] > 0 and "public text" in said["calibration"]
+    assert (
+        manifest["confidence"]["temperature"] > 0
+        and "public text" in said["calibration"]
+    )
 
 
-def test_where_noise_leaves_no_document_no_accuracy_is_told(new: Parties, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_noise_leaves_no_document_no_accuracy_is_told(
+    new: Parties, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Neither in the event nor in the manifest."""
-    monkeypatch.setattr("ridgeway.coordinator.round.round.likeliest_counts", np.zeros_like)
+    monkeypatch.setattr(
+        "ridgeway.coordinator.round.round.likeliest_counts", np.zeros_like
+    )
     seen: list[Event] = []
     run_round(new.federation(), Direct(new), seen.append)
     [told] = [each for each in seen if isinstance(each, RouterEvaluated)]
@@ -183,8 +242,12 @@ def test_where_noise_leaves_no_document_no_accuracy_is_told(new: Parties, monkey
     assert new.federation().manifest(1)["evaluation"] is None
 
 
-def test_an_accuracy_under_noise_is_told_with_its_interval(new: Parties, tmp_path: Path) -> None:
-    """In the event, in the manifest, and by every command that shows an accuracy; with so few documents it is wide."""
+def test_an_accuracy_under_noise_is_told_with_its_interval(
+    new: Parties, tmp_path: Path
+) -> None:
+    """In the event, in the manifest, and by every command that shows an accuracy; with so few
+    documents it is wide.
+    """
     seen: list[Event] = []
     run_round(new.federation(), Direct(new), seen.append)
     [told] = [each for each in seen if isinstance(each, RouterEvaluated)]
@@ -192,7 +255,9 @@ def test_an_accuracy_under_noise_is_told_with_its_interval(new: Parties, tmp_pat
     if evaluation is None:  # noise left no document
         return
     low, high = evaluation["interval"]
-    assert (low, high) == pytest.approx(told.interval, abs=0.01) and 0 <= low <= evaluation["accuracy"] <= high <= 100
+    assert (low, high) == pytest.approx(
+        told.interval, abs=0.01
+    ) and 0 <= low <= evaluation["accuracy"] <= high <= 100
     assert set(evaluation["intervals"]) == set(evaluation["domains"])
     assert high - low > 10
     shop, folder = Workshop(tmp_path), new.federation().folder
@@ -201,33 +266,54 @@ def test_an_accuracy_under_noise_is_told_with_its_interval(new: Parties, tmp_pat
     shown = shop.call("coordinator", "releases", folder, "0").stdout
     assert words in shown
     for name, (least, most) in evaluation["intervals"].items():
-        assert f"{evaluation['domains'][name]:.1f} % (95 %: {least:.1f} to {most:.1f})" in shown
+        assert (
+            f"{evaluation['domains'][name]:.1f} % (95 %: {least:.1f} to {most:.1f})"
+            in shown
+        )
         assert least <= evaluation["domains"][name] <= most
-    assert shop.call("coordinator", "releases", folder, "--json").json[0]["interval"] == [low, high]
+    assert shop.call("coordinator", "releases", folder, "--json").json[0][
+        "interval"
+    ] == [low, high]
 
 
-def test_a_router_that_is_surely_worse_is_not_published(new: Parties, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Surely: the interval of a domain lies below that of the newest release. The operator may accept it."""
-    measured = [NoisyAccuracy(95.0, (90.0, 99.0)), NoisyAccuracy(80.0, (60.0, 92.0)), NoisyAccuracy(20.0, (10.0, 55.0))]
+def test_a_router_that_is_surely_worse_is_not_published(
+    new: Parties, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Surely: the interval of a domain lies below that of the newest release. The operator may
+    accept it.
+    """
+    measured = [
+        NoisyAccuracy(95.0, (90.0, 99.0)),
+        NoisyAccuracy(80.0, (60.0, 92.0)),
+        NoisyAccuracy(20.0, (10.0, 55.0)),
+    ]
     # so that noise never leaves a release without a document, and so without an interval
-    monkeypatch.setattr("ridgeway.coordinator.round.round.likeliest_counts", np.ones_like)
+    monkeypatch.setattr(
+        "ridgeway.coordinator.round.round.likeliest_counts", np.ones_like
+    )
 
     for name in new.homes:
         new.rewrite(name, "max_epsilon = 1.5", "max_epsilon = 9.0")
 
     def next_round(watch: Watch = no_watch) -> LedgerRelease:
         told = measured.pop(0)
-        monkeypatch.setattr("ridgeway.coordinator.round.round.noisy_accuracy", lambda *_: told)
+        monkeypatch.setattr(
+            "ridgeway.coordinator.round.round.noisy_accuracy", lambda *_: told
+        )
         for name in new.homes:
             new.ready(name)
         return run_round(new.federation(), Direct(new), watch)
 
     assert [next_round().number, next_round().number] == [1, 2]
     seen: list[Event] = []
-    with pytest.raises(RoundFailed, match=r"worse than release 0002, .* --accept-worse code"):
+    with pytest.raises(
+        RoundFailed, match=r"worse than release 0002, .* --accept-worse code"
+    ):
         next_round(seen.append)
     worse = [each for each in seen if isinstance(each, RouterWorse)]
-    assert {(each.before, each.after) for each in worse} == {((60.0, 92.0), (10.0, 55.0))}
+    assert {(each.before, each.after) for each in worse} == {
+        ((60.0, 92.0), (10.0, 55.0))
+    }
     wishes = RoundWishes(accept_worse=tuple(each.domain for each in worse))
     assert run_round(new.federation(), Direct(new), no_watch, wishes).number == 3
 
@@ -236,7 +322,10 @@ def test_domains_go_as_ever(parties: Parties) -> None:
     """A domain is retired from a private release, which goes on to say what it promises."""
     change = retire(parties.federation(), "law")
     assert change.published is not None
-    assert parties.federation().manifest(change.published.number)["privacy"]["epsilon"] == 1.0
+    assert (
+        parties.federation().manifest(change.published.number)["privacy"]["epsilon"]
+        == 1.0
+    )
 
 
 def test_a_holder_is_taken_out_of_a_total_of_columns(parties: Parties) -> None:
@@ -246,7 +335,10 @@ def test_a_holder_is_taken_out_of_a_total_of_columns(parties: Parties) -> None:
         assert change.published is None and change.hidden
         return
     assert change.published is not None
-    assert parties.federation().manifest(change.published.number)["privacy"]["mode"] == "columns"
+    assert (
+        parties.federation().manifest(change.published.number)["privacy"]["mode"]
+        == "columns"
+    )
 
 
 # Sending again
@@ -257,14 +349,19 @@ def test_a_round_in_which_nothing_has_changed_costs_nothing(parties: Parties) ->
     before = [expenses(parties, name) for name in MEMBERS]
     transport = Direct(parties)
     assert round_of(parties, transport).number == 1
-    assert {open_packet(reply).message.kind for _, reply in transport.replies} == {"offer"}
+    assert {open_packet(reply).message.kind for _, reply in transport.replies} == {
+        "offer"
+    }
     check_round(parties.federation(), Direct(parties), no_watch)
     assert [expenses(parties, name) for name in MEMBERS] == before
 
 
-def test_a_second_round_of_new_epochs_is_paid_for_and_a_third_is_not_afforded(parties: Parties) -> None:
-    """ρ adds up over rounds; ε, at this δ, grows by less. The owner is told before an epoch is opened that no round
-    could use, in one sentence, and the epoch that is open stays."""
+def test_a_second_round_of_new_epochs_is_paid_for_and_a_third_is_not_afforded(
+    parties: Parties,
+) -> None:
+    """ρ adds up over rounds; ε, at this δ, grows by less. The owner is told before an epoch is
+    opened that no round could use, in one sentence, and the epoch that is open stays.
+    """
     parties.new_epochs()
     assert round_of(parties).number == 2
     assert paid(parties) == {4}
@@ -272,7 +369,10 @@ def test_a_second_round_of_new_epochs_is_paid_for_and_a_third_is_not_afforded(pa
     assert 1.3 < epsilon < TWO_ROUNDS
     before = epoch_of(parties.holder("law-1"))
     holder = parties.holder("law-1")
-    with pytest.raises(InputError, match=r"would bring the ε of this corpus to 1\.\d+, and `max_epsilon`") as error:
+    with pytest.raises(
+        InputError,
+        match=r"would bring the ε of this corpus to 1\.\d+, and `max_epsilon`",
+    ) as error:
         open_epoch(holder, parties.federation().terms, new_epoch=True)
     assert "\n" not in str(error.value)
     assert epoch_of(parties.holder("law-1")) == before
@@ -307,7 +407,9 @@ def test_one_of_two_holders_of_a_domain_may_fall_away(new: Parties) -> None:
 
 
 def test_fewer_members_than_carry_the_noise_open_nothing(new: Parties) -> None:
-    """With two of five gone after they have shared, a third and more of the noise would be missing; nobody has paid."""
+    """With two of five gone after they have shared, a third and more of the noise would be missing;
+    nobody has paid.
+    """
     if mode_of(new) == "columns":
         pytest.skip("each holder adds all of the noise itself")
     with pytest.raises(RoundFailed, match=r"3 of 5 members .* but 4 are needed"):
@@ -317,8 +419,12 @@ def test_fewer_members_than_carry_the_noise_open_nothing(new: Parties) -> None:
 
 
 @pytest.mark.parametrize("kind", ["evaluate", "deliver"])
-def test_a_coordinator_that_is_killed_goes_on_and_nobody_pays_twice(new: Parties, kind: str) -> None:
-    """Between the total and the counts, or before the release was delivered: the same vectors serve again."""
+def test_a_coordinator_that_is_killed_goes_on_and_nobody_pays_twice(
+    new: Parties, kind: str
+) -> None:
+    """Between the total and the counts, or before the release was delivered: the same vectors serve
+    again.
+    """
 
     class Dying(Direct):
         def exchange(self, packets: Mapping[int, Packet], seconds: float) -> Any:
@@ -336,8 +442,12 @@ def test_a_coordinator_that_is_killed_goes_on_and_nobody_pays_twice(new: Parties
 # After a restore of either side
 
 
-def test_an_older_copy_of_a_holders_folder_does_not_give_the_budget_back(new: Parties, tmp_path: Path) -> None:
-    """The file of what corpora have cost lies beside it, and still knows. The copy takes part in nothing."""
+def test_an_older_copy_of_a_holders_folder_does_not_give_the_budget_back(
+    new: Parties, tmp_path: Path
+) -> None:
+    """The file of what corpora have cost lies beside it, and still knows. The copy takes part in
+    nothing.
+    """
     home = new.homes["law-1"]
     shutil.copytree(home, tmp_path / "older")
     round_of(new)
@@ -345,22 +455,33 @@ def test_an_older_copy_of_a_holders_folder_does_not_give_the_budget_back(new: Pa
     shutil.rmtree(home)
     shutil.copytree(tmp_path / "older", home)
     holder = new.holder("law-1")
-    assert holder.journal.entries("spent") == [] and holder.account.epsilon() == cost > 0.99
+    assert (
+        holder.journal.entries("spent") == []
+        and holder.account.epsilon() == cost > 0.99
+    )
     for path in (new.federation().folder / "contributions").iterdir():
         path.unlink()
     transport = Direct(new)
     if mode_of(new) == "columns":
-        published = round_of(new, transport, even_unchanged=True, accept_unevaluated=DOMAINS)
+        published = round_of(
+            new, transport, even_unchanged=True, accept_unevaluated=DOMAINS
+        )
         assert {member.name for member in published.members} == set(MEMBERS) - {"law-1"}
     else:  # a total without it is another one, in which the others' epochs are not
         with pytest.raises(RoundFailed, match="older_copy"):
             round_of(new, transport, even_unchanged=True, accept_unevaluated=DOMAINS)
-    refused = [open_packet(reply).message for name, reply in transport.replies if name == "law-1"]
+    refused = [
+        open_packet(reply).message
+        for name, reply in transport.replies
+        if name == "law-1"
+    ]
     assert "older_copy" in {each.code for each in refused if isinstance(each, Refusal)}
     assert len(expenses(new, "law-1")) == 2
 
 
-def test_an_older_copy_of_the_coordinators_folder_costs_nobody_anything(new: Parties, tmp_path: Path) -> None:
+def test_an_older_copy_of_the_coordinators_folder_costs_nobody_anything(
+    new: Parties, tmp_path: Path
+) -> None:
     """Holders send again what they sent; the release takes a number that they have not got."""
     folder = new.federation().folder
     shutil.copytree(folder, tmp_path / "older", symlinks=True)
@@ -379,59 +500,89 @@ def test_an_older_copy_of_the_coordinators_folder_costs_nobody_anything(new: Par
 def test_a_release_that_does_not_follow_from_its_total_is_refused(
     new: Parties, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Holders have solved the noisy total themselves: another router is not taken, whoever signed it."""
+    """Holders have solved the noisy total themselves: another router is not taken, whoever signed
+    it.
+    """
 
-    def other(total: Any, encoder: Any, choices: Any, solution: Any, **more: Any) -> Any:
+    def other(
+        total: Any, encoder: Any, choices: Any, solution: Any, **more: Any
+    ) -> Any:
         changed = solution.weights.copy()
         changed[0] *= 1.01
-        return compose(total, encoder, choices, replace(solution, weights=changed), **more)
+        return compose(
+            total, encoder, choices, replace(solution, weights=changed), **more
+        )
 
     monkeypatch.setattr("ridgeway.coordinator.round.round.compose", other)
     transport = Direct(new)
     round_of(new, transport)
     refused = [open_packet(reply).message for _, reply in transport.replies]
-    assert [each.code for each in refused if isinstance(each, Refusal)] == ["bad_release"] * len(MEMBERS)
+    assert [each.code for each in refused if isinstance(each, Refusal)] == [
+        "bad_release"
+    ] * len(MEMBERS)
     assert {new.holder(name).newest for name in MEMBERS} == {0}
 
 
-def test_a_release_of_other_domains_than_were_solved_is_refused(new: Parties, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_release_of_other_domains_than_were_solved_is_refused(
+    new: Parties, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One column is not compared with all of them."""
     noted = Holder.note_solved
-    monkeypatch.setattr(Holder, "note_solved", lambda self, name, weights: noted(self, name, weights[:, :-1]))
+    monkeypatch.setattr(
+        Holder,
+        "note_solved",
+        lambda self, name, weights: noted(self, name, weights[:, :-1]),
+    )
     transport = Direct(new)
     round_of(new, transport)
     refused = [open_packet(reply).message for _, reply in transport.replies]
-    assert [each.code for each in refused if isinstance(each, Refusal)] == ["bad_release"] * len(MEMBERS)
+    assert [each.code for each in refused if isinstance(each, Refusal)] == [
+        "bad_release"
+    ] * len(MEMBERS)
 
 
 def asked(parties: Parties, message: Message, blobs: Sequence[Blob] = ()) -> Any:
-    return Hostile(parties, list(MEMBERS), round="ef" * 16).ask("law-1", message, blobs).message
+    return (
+        Hostile(parties, list(MEMBERS), round="ef" * 16)
+        .ask("law-1", message, blobs)
+        .message
+    )
 
 
-def test_features_of_words_are_refused_on_both_sides(parties: Parties, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_features_of_words_are_refused_on_both_sides(
+    parties: Parties, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Rows of documents have no words, so they would be summed without."""
     terms, plain = parties.federation().terms, parties.encoder
     more = with_words(plain, WordFeatures(4))
     monkeypatch.setattr(Holder, "encoder", lambda *_: more)
-    with pytest.raises(InputError, match=r"token features and USE sentence features only.*--encoder"):
+    with pytest.raises(
+        InputError, match=r"token features and USE sentence features only.*--encoder"
+    ):
         open_epoch(parties.holder("law-1"), terms, new_epoch=True)
     federation = parties.federation()
     monkeypatch.setattr(Federation, "encoder", more)
-    with pytest.raises(InputError, match=r"token features and USE sentence features only.*--encoder"):
+    with pytest.raises(
+        InputError, match=r"token features and USE sentence features only.*--encoder"
+    ):
         _ = federation.prior
 
 
 # What is summed and counted
 
 
-def test_a_long_text_is_one_document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_text_is_one_document(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Cut into pieces for the tokenizer or not: it counts once, in sums as among those held out."""
     make_haste(monkeypatch, once=False)
     parties = settled(tmp_path, "columns")
     long = "the law says " * 20_000
     [corpus] = parties.holder("law-1").settings.corpus
     texts = [long, *own_texts("law-1", "law", 10)]
-    Path(corpus).write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    Path(corpus).write_text(
+        "".join(json.dumps({"text": text}) + "\n" for text in texts)
+    )
     parties.rewrite("law-1", "holdout = 0.25", "holdout = 0.0")
     parties.ready("law-1")
     assert exact(parties, "law-1").documents == 11
@@ -440,7 +591,9 @@ def test_a_long_text_is_one_document(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_no_document_pushes_another_out_of_those_that_are_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A sample of a fixed size would let one document more move two numbers, so all that are held out count."""
+    """A sample of a fixed size would let one document more move two numbers, so all that are held
+    out count.
+    """
     make_haste(monkeypatch, once=False)
     monkeypatch.setattr(held_out, "MAX_HELD_OUT_DOCUMENTS", 1)
     parties = settled(tmp_path, "columns")

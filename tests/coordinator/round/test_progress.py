@@ -1,4 +1,6 @@
-"""The progress file: one line of JSON an event, which another process reads back as the same event."""
+"""The progress file: one line of JSON an event, which another process reads back as the same
+event.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ def test_an_event_is_written_as_its_name_and_its_fields(path: Path) -> None:
     with progress_file(path) as watch:
         watch(OPENED)
         watch(REFUSED)
-    opened, refused, done = map(json.loads, path.read_text(encoding="utf-8").splitlines())
+    opened, refused, done = map(
+        json.loads, path.read_text(encoding="utf-8").splitlines()
+    )
     assert list(opened) == ["event", "number", "holders", *TERMS, "privacy"]
     assert (opened["event"], opened["sampling"]) == ("opened", SAMPLING)
     assert refused == {
@@ -60,14 +64,20 @@ def test_a_follower_reads_the_same_events_once_and_whole_lines_only(path: Path) 
             file.write('{"event": "of a later version", "more": 1}\n{"event": "ref')
             file.flush()
             assert list(follower.events()) == [absent]
-            file.write('used", "step": "announce", "name": null, "code": "malformed", "reason": "no message"}\n')
+            file.write(
+                'used", "step": "announce", "name": null, "code": "malformed",'
+                ' "reason": "no message"}\n'
+            )
         assert list(follower.events()) == [REFUSED]
     assert list(follower.events()) == [RunDone()]
 
 
 def test_what_fails_is_the_last_event(path: Path) -> None:
     """A known error by its sentence, any other as a failure of the program."""
-    for error, words in ((RoundFailed("too few"), "too few"), (ValueError("x"), "the coordinator crashed")):
+    for error, words in (
+        (RoundFailed("too few"), "too few"),
+        (ValueError("x"), "the coordinator crashed"),
+    ):
         follower = Follower(path)
         with pytest.raises(type(error)), progress_file(path):
             raise error

@@ -1,4 +1,6 @@
-"""The coordinator's signing key renewed: holders follow the chain from the key they pinned, and a thief cannot."""
+"""The coordinator's signing key renewed: holders follow the chain from the key they pinned, and a
+thief cannot.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,12 @@ import pytest
 from ridgeway.client.deploy.notices import take_notice
 from ridgeway.client.evidence import HolderRecord
 from ridgeway.client.round.answers import answer
-from ridgeway.common.base.errors import FormatError, IdentityError, InputError, ReleaseError
+from ridgeway.common.base.errors import (
+    FormatError,
+    IdentityError,
+    InputError,
+    ReleaseError,
+)
 from ridgeway.common.base.files import canonical_json
 from ridgeway.common.base.identity import hand_over, load_identity, next_key
 from ridgeway.common.base.journal import system_clock
@@ -56,8 +63,15 @@ def another_round(parties: Parties) -> int:
 
 def asked(parties: Parties, name: str, federation: Federation) -> str:
     """The kind of a holder's answer to a greeting, or the code of its refusal."""
-    reply = open_packet(answer(parties.holder(name), seal_packet(Hello(), federation.identity, round="0" * 32)))
-    return reply.message.code if isinstance(reply.message, Refusal) else reply.message.kind
+    reply = open_packet(
+        answer(
+            parties.holder(name),
+            seal_packet(Hello(), federation.identity, round="0" * 32),
+        )
+    )
+    return (
+        reply.message.code if isinstance(reply.message, Refusal) else reply.message.kind
+    )
 
 
 def thief(parties: Parties) -> Federation:
@@ -77,19 +91,30 @@ def test_holders_follow_the_chain_from_the_key_they_pinned(parties: Parties) -> 
     assert federation.verify()["releases"] == 3
     for name in PEOPLE:
         holder = parties.holder(name)
-        assert (holder.settings.policy.coordinator, holder.coordinator) == (first, federation.identity.public)
+        assert (holder.settings.policy.coordinator, holder.coordinator) == (
+            first,
+            federation.identity.public,
+        )
         assert holder.newest == 3
-        assert [each.words for each in HolderRecord(holder.folder).check() if not each.good] == []
+        assert [
+            each.words for each in HolderRecord(holder.folder).check() if not each.good
+        ] == []
 
 
-def test_what_the_key_before_signed_is_verified_without_another_round(parties: Parties) -> None:
+def test_what_the_key_before_signed_is_verified_without_another_round(
+    parties: Parties,
+) -> None:
     """The release was signed before the hand-over, which came by the notice."""
     announce(parties.federation())
     parties.federation().renew_key()
     federation = parties.federation()
     announce(federation)
     home, pinned = parties.homes["law"], federation.keys[0]
-    words = "\n".join(take_notice(home, (federation.link / NOTICE).read_bytes(), pinned, system_clock()))
+    words = "\n".join(
+        take_notice(
+            home, (federation.link / NOTICE).read_bytes(), pinned, system_clock()
+        )
+    )
     assert federation.identity.public in words
     assert pinned in words
     results = {each.name: each for each in HolderRecord(home).check()}
@@ -97,7 +122,9 @@ def test_what_the_key_before_signed_is_verified_without_another_round(parties: P
     assert federation.identity.public in results["keys"].words
 
 
-def test_the_key_before_signs_nothing_that_a_holder_takes_any_more(parties: Parties) -> None:
+def test_the_key_before_signs_nothing_that_a_holder_takes_any_more(
+    parties: Parties,
+) -> None:
     """Requests and notices: whoever met the hand-over refuses, and says which key holds."""
     stolen = thief(parties)
     parties.federation().renew_key()
@@ -108,26 +135,44 @@ def test_the_key_before_signs_nothing_that_a_holder_takes_any_more(parties: Part
     shutil.copytree(stolen.link.parent / "other", stolen.link, dirs_exist_ok=True)
     announce(stolen)
     with pytest.raises(FormatError, match="no longer valid"):
-        take_notice(parties.homes["law"], (stolen.link / NOTICE).read_bytes(), stolen.keys[0], system_clock())
+        take_notice(
+            parties.homes["law"],
+            (stolen.link / NOTICE).read_bytes(),
+            stolen.keys[0],
+            system_clock(),
+        )
 
 
 def test_a_second_hand_over_of_the_old_key_is_refused(parties: Parties) -> None:
-    """A thief hands the stolen key over to its own: who met the first hand-over keeps to it, and has the proof."""
+    """A thief hands the stolen key over to its own: who met the first hand-over keeps to it, and
+    has the proof.
+    """
     stolen = thief(parties)
     parties.federation().renew_key()
     assert asked(parties, "law", parties.federation()) == "here"
     stolen.renew_key()
     assert asked(parties, "law", stolen) == "forked_key"
     assert asked(parties, "law", parties.federation()) == "here"
-    [keys] = [each for each in HolderRecord(parties.homes["law"]).check() if each.name == "keys"]
+    [keys] = [
+        each
+        for each in HolderRecord(parties.homes["law"]).check()
+        if each.name == "keys"
+    ]
     assert "handed over twice" in keys.words
     with pytest.raises(FormatError, match="handed over twice"):
         announce(stolen)
-        take_notice(parties.homes["law"], (stolen.link / NOTICE).read_bytes(), stolen.keys[0], system_clock())
+        take_notice(
+            parties.homes["law"],
+            (stolen.link / NOTICE).read_bytes(),
+            stolen.keys[0],
+            system_clock(),
+        )
 
 
 def test_whoever_met_the_thief_first_refuses_the_operator(parties: Parties) -> None:
-    """Nobody can tell the two apart, so the first one holds; that the rounds stop is what brings it to light."""
+    """Nobody can tell the two apart, so the first one holds; that the rounds stop is what brings it
+    to light.
+    """
     stolen = thief(parties)
     stolen.renew_key()
     assert asked(parties, "law", stolen) == "here"
@@ -135,8 +180,12 @@ def test_whoever_met_the_thief_first_refuses_the_operator(parties: Parties) -> N
     assert asked(parties, "law", parties.federation()) == "forked_key"
 
 
-def test_a_release_is_verified_by_whoever_pinned_an_earlier_key(parties: Parties) -> None:
-    """The chain travels with it; a key that the chain does not lead from is refused, and so is a later one."""
+def test_a_release_is_verified_by_whoever_pinned_an_earlier_key(
+    parties: Parties,
+) -> None:
+    """The chain travels with it; a key that the chain does not lead from is refused, and so is a
+    later one.
+    """
     old = parties.federation().identity.public
     parties.federation().renew_key()
     another_round(parties)
@@ -149,17 +198,26 @@ def test_a_release_is_verified_by_whoever_pinned_an_earlier_key(parties: Parties
     with pytest.raises(ReleaseError, match="not by the key you trust"):
         Router.load(federation.release_folder(1), key=federation.identity.public)
     assert rollback(federation, 1).published is not None
-    assert load_release(federation.release_folder(3), key=old).signer == federation.identity.public
+    assert (
+        load_release(federation.release_folder(3), key=old).signer
+        == federation.identity.public
+    )
 
 
-def test_the_public_chain_does_not_let_the_old_key_sign_for_the_new_one(parties: Parties, tmp_path: Path) -> None:
-    """A thief adds the true chain to a release that the stolen key signs: who pinned the new key refuses it."""
+def test_the_public_chain_does_not_let_the_old_key_sign_for_the_new_one(
+    parties: Parties, tmp_path: Path
+) -> None:
+    """A thief adds the true chain to a release that the stolen key signs: who pinned the new key
+    refuses it.
+    """
     stolen = thief(parties)
     parties.federation().renew_key()
     federation = parties.federation()
     folder = tmp_path / "forged"
     shutil.copytree(stolen.release_folder(1), folder)
-    amend_release(folder, {}, stolen.identity.with_handovers(federation.identity.handovers))
+    amend_release(
+        folder, {}, stolen.identity.with_handovers(federation.identity.handovers)
+    )
     with pytest.raises(ReleaseError, match="not by the key you trust"):
         load_release(folder, key=federation.identity.public)
 
@@ -170,7 +228,9 @@ def test_an_amended_release_keeps_its_chain(parties: Parties) -> None:
     parties.federation().renew_key()
     another_round(parties)
     folder = parties.federation().release_folder(2)
-    amend_release(folder, {"evaluation": None}, load_identity(parties.federation().folder / KEY))
+    amend_release(
+        folder, {"evaluation": None}, load_identity(parties.federation().folder / KEY)
+    )
     assert load_release(folder, key=old).manifest["evaluation"] is None
 
 
@@ -193,15 +253,24 @@ def test_a_chain_that_was_damaged_does_not_verify(parties: Parties) -> None:
 
 
 @pytest.mark.parametrize("pinned", [False, True])
-def test_a_running_service_follows_the_hand_over_and_does_not_go_back(parties: Parties, pinned: bool) -> None:
-    """With --key, or trusting the first signer: the chain leads on from there, and the old key no longer valid."""
+def test_a_running_service_follows_the_hand_over_and_does_not_go_back(
+    parties: Parties, pinned: bool
+) -> None:
+    """With --key, or trusting the first signer: the chain leads on from there, and the old key no
+    longer valid.
+    """
     latest = parties.federation().folder / "releases" / "latest"
     stolen = thief(parties)
-    current = CurrentRelease(ReleaseSource(latest, stolen.identity.public if pinned else None))
+    current = CurrentRelease(
+        ReleaseSource(latest, stolen.identity.public if pinned else None)
+    )
     parties.federation().renew_key()
     another_round(parties)
     assert current.refresh()
-    assert (current.refused, current.served.release.signer) == (None, parties.federation().identity.public)
+    assert (current.refused, current.served.release.signer) == (
+        None,
+        parties.federation().identity.public,
+    )
     latest.unlink()
     amend_release(stolen.release_folder(1), {"number": 9}, stolen.identity)
     latest.symlink_to(stolen.release_folder(1))
@@ -210,7 +279,9 @@ def test_a_running_service_follows_the_hand_over_and_does_not_go_back(parties: P
     assert current.served.number == 2
 
 
-def test_a_running_service_learns_of_a_hand_over_from_a_release_that_it_cannot_use(parties: Parties) -> None:
+def test_a_running_service_learns_of_a_hand_over_from_a_release_that_it_cannot_use(
+    parties: Parties,
+) -> None:
     """It was signed, so the old key no longer valid, although no expert serves the release."""
     latest = parties.federation().folder / "releases" / "latest"
     stolen = thief(parties)
@@ -233,22 +304,33 @@ def test_a_running_service_learns_of_a_hand_over_from_a_release_that_it_cannot_u
     assert "not by the key you trust" in str(current.refused)
 
 
-def test_a_release_whose_own_chain_hands_its_signers_key_over_is_refused(parties: Parties) -> None:
-    """Also by whoever pinned the old key: the release itself shows that this key no longer valid."""
+def test_a_release_whose_own_chain_hands_its_signers_key_over_is_refused(
+    parties: Parties,
+) -> None:
+    """Also by whoever pinned the old key: the release itself shows that this key no longer
+    valid.
+    """
     stolen = thief(parties)
     parties.federation().renew_key()
     sign_again(stolen.release_folder(1), stolen.identity, {})
-    assert load_release(stolen.release_folder(1), key=stolen.identity.public).signer == stolen.identity.public
+    assert (
+        load_release(stolen.release_folder(1), key=stolen.identity.public).signer
+        == stolen.identity.public
+    )
     manifest = stolen.release_folder(1) / "manifest.json"
     body = json.loads(manifest.read_bytes())
-    body["signature"]["handovers"] = [each.to_json() for each in parties.federation().identity.handovers]
+    body["signature"]["handovers"] = [
+        each.to_json() for each in parties.federation().identity.handovers
+    ]
     manifest.write_bytes(canonical_json(body))
     with pytest.raises(ReleaseError, match="not by the key you trust"):
         Router.load(stolen.release_folder(1), key=stolen.identity.public)
 
 
 def test_a_renewal_that_is_cut_off_is_brought_to_its_end(parties: Parties) -> None:
-    """Before the ledger has it nothing happened; afterwards the next process takes the new key up."""
+    """Before the ledger has it nothing happened; afterwards the next process takes the new key
+    up.
+    """
     folder = parties.federation().folder
     old = (folder / KEY).read_bytes()
     next_key(folder / KEY).write_bytes(b"half a key")
@@ -273,43 +355,83 @@ def test_a_backup_keeps_the_chain(parties: Parties, tmp_path: Path) -> None:
     assert after.keys == parties.federation().keys
     assert asked(parties, "law", after) == "here"
     restore(tmp_path / "before.backup", tmp_path / "before")
-    assert asked(parties, "law", Federation(tmp_path / "before", encoder=parties.encoder)) == "key_handed_over"
+    assert (
+        asked(parties, "law", Federation(tmp_path / "before", encoder=parties.encoder))
+        == "key_handed_over"
+    )
 
 
 # The commands
 
 
-def test_the_operator_renews_and_holders_follow_by_commands(parties: Parties, tmp_path: Path) -> None:
+def test_the_operator_renews_and_holders_follow_by_commands(
+    parties: Parties, tmp_path: Path
+) -> None:
     """`renew --signing-key` writes a new invitation; `accept`, `members` and `init` take it up."""
-    shop, folder, home = Workshop(tmp_path), parties.federation().folder, parties.homes["law"]
+    shop, folder, home = (
+        Workshop(tmp_path),
+        parties.federation().folder,
+        parties.homes["law"],
+    )
     keep_installed(parties.federation())
     write_invite(parties.federation())
     shutil.copy(folder / "invite" / INVITE, home)  # as `init` keeps it
     told = shop.call("coordinator", "renew", folder, "--signing-key", "--json").json
-    assert (told["after"], told["handovers"]) == (parties.federation().identity.public, 1)
-    assert shop.call("coordinator", "renew", folder, "--signing-key", "--authority").code == 2
+    assert (told["after"], told["handovers"]) == (
+        parties.federation().identity.public,
+        1,
+    )
+    assert (
+        shop.call("coordinator", "renew", folder, "--signing-key", "--authority").code
+        == 2
+    )
     accepted = shop.call("client", "accept", home, "--invite", folder / "invite")
     assert (accepted.code, told["after"] in accepted.stderr) == (0, True)
     assert shop.call("client", "members", home, "--invite", folder / "invite").code == 0
     status = shop.call("client", "status", home, "--json").json
     assert status["coordinator"] == told["after"]
-    assert [(each["whose"], each["after"]) for each in status["handovers"]] == [("the coordinator", told["after"])]
+    assert [(each["whose"], each["after"]) for each in status["handovers"]] == [
+        ("the coordinator", told["after"])
+    ]
     assert "handed over to" in shop.call("client", "status", home).stderr
     assert shop.call("client", "verify", home).code == 0
-    options = ("--domain", "law", "--accept-mode", "masked", "--corpus", folder, "--coordinator-key")
+    options = (
+        "--domain",
+        "law",
+        "--accept-mode",
+        "masked",
+        "--corpus",
+        folder,
+        "--coordinator-key",
+    )
     words = ("client", "init", "--invite", folder / "invite", *options)
     assert shop.call(*words, told["before"], tmp_path / "one").code == 0
     assert shop.call(*words, told["after"], tmp_path / "two").code == 0
     assert shop.call(*words, "1" * 64, tmp_path / "three").code == 2
 
 
-def test_a_holder_renews_and_is_admitted_by_commands(parties: Parties, tmp_path: Path) -> None:
+def test_a_holder_renews_and_is_admitted_by_commands(
+    parties: Parties, tmp_path: Path
+) -> None:
     """`renew --identity` writes a card with the hand-over; `admit` knows the holder by any key."""
     shop, folder = Workshop(tmp_path), parties.federation().folder
     law = parties.homes["law"]
     told = shop.call("client", "renew", law, "--identity", "--json").json
     assert told["key"] == parties.holder("law").identity.public != told["before"]
-    assert shop.call("coordinator", "admit", folder, law / "holder.pub", "--name", "other").code == 2
-    assert shop.call("coordinator", "admit", folder, law / "holder.pub", "--name", "law").code == 0
+    assert (
+        shop.call(
+            "coordinator", "admit", folder, law / "holder.pub", "--name", "other"
+        ).code
+        == 2
+    )
+    assert (
+        shop.call(
+            "coordinator", "admit", folder, law / "holder.pub", "--name", "law"
+        ).code
+        == 0
+    )
     assert parties.federation().ledger.standing().roster["law"].key == told["key"]
-    assert "(you)" in {each["whose"] for each in shop.call("client", "status", law, "--json").json["handovers"]}
+    assert "(you)" in {
+        each["whose"]
+        for each in shop.call("client", "status", law, "--json").json["handovers"]
+    }

@@ -23,16 +23,23 @@ BACK = "medicine"
 
 
 def round_of(
-    parties: Parties, *away: str, allow: tuple[str, ...] = (), end_rollback: bool = False
+    parties: Parties,
+    *away: str,
+    allow: tuple[str, ...] = (),
+    end_rollback: bool = False,
 ) -> tuple[LedgerRelease, Direct]:
     transport = Direct(parties, [name for name in MEMBERS if name not in away])
     worse = ("code", "law", "medicine")
-    wishes = RoundWishes(allow_missing=allow, accept_worse=worse, end_rollback=end_rollback)
+    wishes = RoundWishes(
+        allow_missing=allow, accept_worse=worse, end_rollback=end_rollback
+    )
     return run_round(parties.federation(), transport, no_watch, wishes), transport
 
 
 def totals(parties: Parties) -> list[Mapping[str, Any]]:
-    return [entry.facts for entry in parties.federation().ledger.journal.entries("totalled")]
+    return [
+        entry.facts for entry in parties.federation().ledger.journal.entries("totalled")
+    ]
 
 
 def router(parties: Parties, number: int) -> bytes:
@@ -40,7 +47,11 @@ def router(parties: Parties, number: int) -> bytes:
 
 
 def sealed(transport: Direct) -> list[str]:
-    return [name for name, each in transport.replies if isinstance(open_packet(each).message, SealedSums)]
+    return [
+        name
+        for name, each in transport.replies
+        if isinstance(open_packet(each).message, SealedSums)
+    ]
 
 
 @pytest.fixture
@@ -53,8 +64,12 @@ def without(later: Parties) -> Parties:
     return later
 
 
-def test_who_comes_back_with_a_new_epoch_is_in_with_new_epochs_of_the_others(without: Parties) -> None:
-    """With data of an old total, or its own new epoch alone, it is in no other: nothing is opened."""
+def test_who_comes_back_with_a_new_epoch_is_in_with_new_epochs_of_the_others(
+    without: Parties,
+) -> None:
+    """With data of an old total, or its own new epoch alone, it is in no other: nothing is
+    opened.
+    """
     had = totals(without)
     for open_epoch in (False, True):
         if open_epoch:
@@ -68,8 +83,12 @@ def test_who_comes_back_with_a_new_epoch_is_in_with_new_epochs_of_the_others(wit
     assert BACK in made.domains and set(sealed(transport)) == set(MEMBERS)
 
 
-def test_a_kept_total_that_loses_a_domain_gives_way_to_one_that_does_not(without: Parties) -> None:
-    """After a rollback: whoever is there has the epoch of the second total, which lacks a domain of the release."""
+def test_a_kept_total_that_loses_a_domain_gives_way_to_one_that_does_not(
+    without: Parties,
+) -> None:
+    """After a rollback: whoever is there has the epoch of the second total, which lacks a domain of
+    the release.
+    """
     assert rollback(without.federation(), 1).published is not None
     with pytest.raises(RoundFailed, match="would lose medicine"):
         round_of(without, BACK, end_rollback=True)
@@ -77,9 +96,15 @@ def test_a_kept_total_that_loses_a_domain_gives_way_to_one_that_does_not(without
 
 
 def test_after_a_rollback_the_kept_total_gives_the_router_again(later: Parties) -> None:
-    """Nobody seals, signs or counts anything: the kept total and its counts give the very router of then."""
+    """Nobody seals, signs or counts anything: the kept total and its counts give the very router of
+    then.
+    """
     settings = later.federation().folder / "coordinator.toml"
-    settings.write_text(settings.read_text().replace("threshold = 0.0", 'threshold = 0.5\nfallback = "general"'))
+    settings.write_text(
+        settings.read_text().replace(
+            "threshold = 0.0", 'threshold = 0.5\nfallback = "general"'
+        )
+    )
     round_of(later)
     assert rollback(later.federation(), 1).published is not None
     made, transport = round_of(later, end_rollback=True)
@@ -88,12 +113,17 @@ def test_after_a_rollback_the_kept_total_gives_the_router_again(later: Parties) 
     later.federation().ledger.verify()
 
 
-def test_of_many_totals_the_newest_are_kept_and_a_removed_holder_is_in_none(later: Parties) -> None:
+def test_of_many_totals_the_newest_are_kept_and_a_removed_holder_is_in_none(
+    later: Parties,
+) -> None:
     """Their files too: what is removed is erased, and what is old makes room."""
     for turn in range(MAX_TOTALS + 1):
         for name in MEMBERS:
             [before] = later.holder(name).settings.corpus
-            path = write_jsonl(later.folder / f"{name}-{turn}.jsonl", own_texts(f"{name} {turn}", MEMBERS[name], 11))
+            path = write_jsonl(
+                later.folder / f"{name}-{turn}.jsonl",
+                own_texts(f"{name} {turn}", MEMBERS[name], 11),
+            )
             later.rewrite(name, f'"{before}"', f'"{path}"')
             later.ready(name)
         round_of(later)
@@ -102,7 +132,9 @@ def test_of_many_totals_the_newest_are_kept_and_a_removed_holder_is_in_none(late
     assert len(ledger.standing().totalled_epochs) == len(MEMBERS) * (MAX_TOTALS + 2)
     ledger.erase_outdated()
     ledger.verify()
-    kept = {path.stem for path in (later.federation().folder / "contributions").iterdir()}
+    kept = {
+        path.stem for path in (later.federation().folder / "contributions").iterdir()
+    }
     assert {each.digest for each in ledger.standing().totals} <= kept
     remove(later.federation(), "code-1")
     assert not list((later.federation().folder / "contributions").iterdir())

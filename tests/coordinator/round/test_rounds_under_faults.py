@@ -1,5 +1,6 @@
-"""Rounds under faults: whatever the network does, whoever falls away or dies, nothing is lost or counted twice, and a
-masked sum is whole or stays shut."""
+"""Rounds under faults: whatever the network does, whoever falls away or dies, nothing is lost or
+counted twice, and a masked sum is whole or stays shut.
+"""
 
 from __future__ import annotations
 
@@ -33,15 +34,30 @@ from tests.support.faults import (
     turn_to,
 )
 from tests.support.killed_rounds import BULKY, kill_at_every_step
-from tests.support.masked_faults import Storm, Witness, let_holders_fall, make_more_haste
+from tests.support.masked_faults import (
+    Storm,
+    Witness,
+    let_holders_fall,
+    make_more_haste,
+)
 from tests.support.masked_oracle import Known, MaskedOracle
 from tests.support.masked_session import small_neighbourhoods
 from tests.support.seeds import seeds
-from tests.support.simulated_federation import Direct, Parties, found, no_watch, own_texts, populate, round_of
+from tests.support.simulated_federation import (
+    Direct,
+    Parties,
+    found,
+    no_watch,
+    own_texts,
+    populate,
+    round_of,
+)
 
 FIRST = {"code": "code", "law-1": "law", "law-2": "law", "medicine-1": "medicine"}
 THERE = ("code", "law-1", "medicine-1")
-"""Those who are there while the coordinator is killed at every step: no fewer can make a masked sum."""
+"""Those who are there while the coordinator is killed at every step: no fewer can make a masked
+sum.
+"""
 NEWCOMERS = {"medicine-2": "medicine", "physics": "physics"}
 CHANGING = ("code", "law-1")
 DOMAINS = ("code", "law", "medicine", "physics")
@@ -60,7 +76,9 @@ MOST_STEPS = 160
 
 @dataclass(frozen=True)
 class World:
-    """A federation to copy, what its holders' sums must come to, by epoch, and by holder and corpus."""
+    """A federation to copy, what its holders' sums must come to, by epoch, and by holder and
+    corpus.
+    """
 
     parties: Parties
     known: Mapping[tuple[str, str], Known]
@@ -70,7 +88,10 @@ class World:
     @property
     def oracle(self) -> Oracle:
         """Of rounds in the clear."""
-        return Oracle(self.parties.encoder, {each: known.prepared for each, known in self.known.items()})
+        return Oracle(
+            self.parties.encoder,
+            {each: known.prepared for each, known in self.known.items()},
+        )
 
     @property
     def masked_oracle(self) -> MaskedOracle:
@@ -82,7 +103,9 @@ class World:
 
 @pytest.fixture(scope="module")
 def worlds(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Mode], World]:
-    """Four holders of three domains, two newcomers, and a second corpus for two of them; made once for each mode."""
+    """Four holders of three domains, two newcomers, and a second corpus for two of them; made once
+    for each mode.
+    """
     return cache(lambda mode: _world(tmp_path_factory.mktemp(mode), mode))
 
 
@@ -102,7 +125,9 @@ def _world(folder: Path, mode: Mode) -> World:
                 epoch = holder.epoch(terms)
                 documents = len(holder.epochs.held_out(epoch).lengths)
                 assert documents, "there is nothing to count"
-                known[name, opened] = summed[name, corpus] = Known(holder.epochs.statistics(epoch), documents)
+                known[name, opened] = summed[name, corpus] = Known(
+                    holder.epochs.statistics(epoch), documents
+                )
         return World(parties, known, summed, MaskedOracle(parties.encoder, {}))
 
 
@@ -141,14 +166,18 @@ class Story:
         raise NotImplementedError
 
     def check(self, accept: Sequence[str] = ()) -> int:
-        """What must be so of the folders; accept: domains that the last round need not have counts for."""
+        """What must be so of the folders; accept: domains that the last round need not have counts
+        for.
+        """
         raise NotImplementedError
 
     def standing(self) -> Standing:
         return self.parties.federation().ledger.standing()
 
     def gather(self) -> None:
-        self.network.holders = [self.parties.holder(name) for name in self.parties.homes]
+        self.network.holders = [
+            self.parties.holder(name) for name in self.parties.homes
+        ]
 
     def open_epoch(self, name: str) -> None:
         epoch = epoch_of(self.parties.ready(name))
@@ -162,7 +191,11 @@ class Story:
             corpus = self.dice.choice(("first", "other"))
             for name in self.dice.choice((("code",), CHANGING)):
                 self.corpora[name] = corpus
-                self.learn(name, turn_to(self.parties, name, corpus), self.world.summed[name, corpus])
+                self.learn(
+                    name,
+                    turn_to(self.parties, name, corpus),
+                    self.world.summed[name, corpus],
+                )
         if self.dice.random() < 0.3:
             for name in self.parties.homes:
                 self.open_epoch(name)
@@ -171,7 +204,9 @@ class Story:
     def storm(self, chance: float) -> None:
         """A round in which anything may happen; chance: of a crash."""
         self.events()
-        self.steps.allow(self.dice.randint(1, MOST_STEPS) if self.dice.random() < chance else 0)
+        self.steps.allow(
+            self.dice.randint(1, MOST_STEPS) if self.dice.random() < chance else 0
+        )
         accept = self.dice.choice(((), (), DOMAINS))
         try:
             self.round(accept)
@@ -181,8 +216,14 @@ class Story:
         self.check(accept)
 
     def round(self, accept: Sequence[str]) -> None:
-        wishes = RoundWishes(accept_worse=DOMAINS, accept_unevaluated=tuple(accept), even_unchanged=self.even_unchanged)
-        run_round(self.parties.federation(self.steps.clock), self.network, self.steps, wishes)
+        wishes = RoundWishes(
+            accept_worse=DOMAINS,
+            accept_unevaluated=tuple(accept),
+            even_unchanged=self.even_unchanged,
+        )
+        run_round(
+            self.parties.federation(self.steps.clock), self.network, self.steps, wishes
+        )
 
     def everybody_has(self, number: int) -> None:
         for name in self.standing().active:
@@ -198,7 +239,9 @@ class ClearStory(Story):
         super().__init__(world, folder, seed, steps)
         self.oracle = world.oracle
         self.evaluated: list[bool] = []
-        self.network = Network((), self.standing, self.dice, steps, self.dice.choice(CLEAR_CHANCES))
+        self.network = Network(
+            (), self.standing, self.dice, steps, self.dice.choice(CLEAR_CHANCES)
+        )
 
     def learn(self, name: str, epoch: str, known: Known) -> None:
         self.oracle.sums[name, epoch] = known.prepared
@@ -209,14 +252,18 @@ class ClearStory(Story):
         self.network.chance = 0.0
         before = self.check()
         accept = self.dice.choice(((), DOMAINS))
-        if not accept:  # who has counted for another router counts again with its next epoch
+        if (
+            not accept
+        ):  # who has counted for another router counts again with its next epoch
             for name in self.parties.homes:
                 self.open_epoch(name)
             self.gather()
         self.round(accept)
         number = self.check(accept)
         assert number == before + 1
-        assert self.oracle.cohort(self.parties.federation(), number) == set(self.standing().active)
+        assert self.oracle.cohort(self.parties.federation(), number) == set(
+            self.standing().active
+        )
         self.everybody_has(number)
         return self.happened
 
@@ -225,13 +272,19 @@ class ClearStory(Story):
         federation = self.parties.federation()
         for number in range(len(self.evaluated) + 1, releases + 1):
             evaluation = federation.manifest(number)["evaluation"]
-            self.evaluated.append(evaluation is not None and all(map(sum, evaluation["confusion"])))
-            assert accept or self.evaluated[-1], f"nobody has counted for a domain of release {number}"
+            self.evaluated.append(
+                evaluation is not None and all(map(sum, evaluation["confusion"]))
+            )
+            assert accept or self.evaluated[-1], (
+                f"nobody has counted for a domain of release {number}"
+            )
         return releases
 
 
 class MaskedStory(Story):
-    """Under masks: before a witness, with holders that fall silent or are cut off, and a rogue with the right key."""
+    """Under masks: before a witness, with holders that fall silent or are cut off, and a rogue with
+    the right key.
+    """
 
     network: Storm
 
@@ -241,7 +294,15 @@ class MaskedStory(Story):
         self.releases = 0
         self.unevaluated: set[int] = set()
         chance, rogue = self.dice.choice(CHANCES), self.parties.federation().identity
-        self.network = Storm((), self.standing, self.dice, steps, chance, rogue=rogue, malice=self.dice.choice(MALICE))
+        self.network = Storm(
+            (),
+            self.standing,
+            self.dice,
+            steps,
+            chance,
+            rogue=rogue,
+            malice=self.dice.choice(MALICE),
+        )
 
     def learn(self, name: str, epoch: str, known: Known) -> None:
         self.oracle.known[name, epoch] = known
@@ -257,8 +318,10 @@ class MaskedStory(Story):
         return self.happened
 
     def quiet(self) -> None:
-        """Rounds without faults. With the epochs that are open there may be none, and nothing is opened twice; with
-        new ones of everybody there is a release of everybody, which holders of every domain have counted for."""
+        """Rounds without faults. With the epochs that are open there may be none, and nothing is
+        opened twice; with new ones of everybody there is a release of everybody, which holders of
+        every domain have counted for.
+        """
         self.network.calm_down()
         try:
             self.round(DOMAINS)
@@ -276,19 +339,28 @@ class MaskedStory(Story):
 
     def check(self, accept: Sequence[str] = ()) -> int:
         releases = len(self.standing().releases)
-        self.unevaluated |= set(range(self.releases + 1, releases + 1)) if accept else set()
-        self.releases = self.oracle.check(self.parties, self.network.witness, self.unevaluated)
+        self.unevaluated |= (
+            set(range(self.releases + 1, releases + 1)) if accept else set()
+        )
+        self.releases = self.oracle.check(
+            self.parties, self.network.witness, self.unevaluated
+        )
         return self.releases
 
 
 @pytest.mark.parametrize("chunk", seeds(CHUNKS, USUAL_CHUNKS))
 @pytest.mark.parametrize("mode", ["clear", "masked"])
 def test_no_fault_fall_or_crash_loses_doubles_or_shows_a_contribution(
-    worlds: Callable[[Mode], World], steps: Steps, tmp_path: Path, mode: Mode, chunk: int
+    worlds: Callable[[Mode], World],
+    steps: Steps,
+    tmp_path: Path,
+    mode: Mode,
+    chunk: int,
 ) -> None:
-    """Each release is, bit for bit, that of its members, and a clean round succeeds in the end. Under masks no holder
-    contradicts itself or shows both secrets; every other story is of a cohort in which members deal and lock as in a
-    large one."""
+    """Each release is, bit for bit, that of its members, and a clean round succeeds in the end.
+    Under masks no holder contradicts itself or shows both secrets; every other story is of a cohort
+    in which members deal and lock as in a large one.
+    """
     happened = set[str]()
     story = ClearStory if mode == "clear" else MaskedStory
     for seed in range(chunk, CLEAR_SEEDS if mode == "clear" else SEEDS, CHUNKS):
@@ -307,7 +379,9 @@ def test_no_fault_fall_or_crash_loses_doubles_or_shows_a_contribution(
 def test_who_fails_to_send_does_not_push_out_an_absent_holder_of_the_same_domain(
     worlds: Callable[[Mode], World], tmp_path: Path, fails: tuple[str, ...]
 ) -> None:
-    """While another of its domain is there, an absent holder's share does not fit; once that one failed, it does."""
+    """While another of its domain is there, an absent holder's share does not fit; once that one
+    failed, it does.
+    """
     world = worlds("clear")
     parties = world.copy(tmp_path)
     first = Direct(parties, list(FIRST))
@@ -321,14 +395,21 @@ def test_who_fails_to_send_does_not_push_out_an_absent_holder_of_the_same_domain
 
     second = Mute(parties, list(FIRST))
     second.down = {"law-1"}
-    wishes = RoundWishes(accept_unevaluated=DOMAINS)  # the others have counted for another router
+    wishes = RoundWishes(
+        accept_unevaluated=DOMAINS
+    )  # the others have counted for another router
     published = run_round(parties.federation(), second, no_watch, wishes)
     law = {"law-1"} if fails else {"law-2"}
-    assert world.oracle.cohort(parties.federation(), published.number) == {"code", "medicine-1"} | law
+    assert (
+        world.oracle.cohort(parties.federation(), published.number)
+        == {"code", "medicine-1"} | law
+    )
 
 
 class FallsAfterSharing(Direct):
-    """A transport, before a witness, on which one holder is not heard any more once it has dealt its secrets out."""
+    """A transport, before a witness, on which one holder is not heard any more once it has dealt
+    its secrets out.
+    """
 
     def __init__(self, parties: Parties, faller: str, witness: Witness) -> None:
         super().__init__(parties, list(FIRST))
@@ -353,7 +434,9 @@ def witness(monkeypatch: pytest.MonkeyPatch) -> Witness:
 def test_what_holders_have_opened_binds_them_though_the_coordinator_forgot_it(
     world: World, tmp_path: Path, witness: Witness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It died with a sum in hand that its ledger does not have; still nobody is in another one with that epoch."""
+    """It died with a sum in hand that its ledger does not have; still nobody is in another one with
+    that epoch.
+    """
     parties, oracle = world.copy(tmp_path / "parties"), world.masked_oracle
     with monkeypatch.context() as patch:
         patch.setattr(Ledger, "keep_total", lambda *_: raise_crash())
@@ -371,20 +454,32 @@ def test_what_holders_have_opened_binds_them_though_the_coordinator_forgot_it(
 @pytest.mark.slow
 @pytest.mark.parametrize(("mode", "least"), [("clear", 15), ("masked", 40)])
 def test_wherever_the_coordinator_is_killed_the_next_round_goes_on_from_there(
-    worlds: Callable[[Mode], World], tmp_path: Path, long_run: bool, mode: Mode, least: int
+    worlds: Callable[[Mode], World],
+    tmp_path: Path,
+    long_run: bool,
+    mode: Mode,
+    least: int,
 ) -> None:
-    """A process that ends at once, step after step: no clean-up, temporary files and open transactions left behind.
-    The members are the same, so a masked total may be opened again."""
+    """A process that ends at once, step after step: no clean-up, temporary files and open
+    transactions left behind. The members are the same, so a masked total may be opened again.
+    """
     world = worlds(mode)
 
     def checked(parties: Parties) -> int:
-        return world.oracle.check(parties) if mode == "clear" else world.masked_oracle.check(parties, Witness())
+        return (
+            world.oracle.check(parties)
+            if mode == "clear"
+            else world.masked_oracle.check(parties, Witness())
+        )
 
     def goes_on(parties: Parties, calm: Network) -> None:
         before = checked(parties)
         published = round_of(parties, calm)
         assert checked(parties) == published.number == 1
-        assert published.number - before in (0, 1)  # it died with the release, or before it
+        assert published.number - before in (
+            0,
+            1,
+        )  # it died with the release, or before it
         assert parties.federation().manifest(1)["evaluation"] is not None
         assert {member.name for member in published.members} == set(THERE)
 

@@ -21,7 +21,9 @@ def test_an_order_is_taken_once(tmp_path: Path, mode: Mode | None) -> None:
 
 
 def test_an_order_is_for_no_other_run(tmp_path: Path) -> None:
-    """A stranger's run has a number of its own; the order stays for the run that it was given to."""
+    """A stranger's run has a number of its own; the order stays for the run that it was given
+    to.
+    """
     give_order(tmp_path, 7, RunOrder(work="deliver", name="today"))
     with pytest.raises(RoundFailed):
         take_order(tmp_path, 8, timeout_s=0.0)

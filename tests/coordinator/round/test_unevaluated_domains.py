@@ -1,4 +1,6 @@
-"""A router that no holder of some domain has counted for is not published, in any mode, unless the operator says so."""
+"""A router that no holder of some domain has counted for is not published, in any mode, unless the
+operator says so.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +23,29 @@ from ridgeway.coordinator.round.round import check_round, run_round
 from ridgeway.coordinator.round.run_order import RoundWishes, RunOrder
 from tests.support.commands import Workshop
 from tests.support.faults import make_haste
-from tests.support.simulated_federation import Direct, Parties, found, no_watch, own_texts, populate
+from tests.support.simulated_federation import (
+    Direct,
+    Parties,
+    found,
+    no_watch,
+    own_texts,
+    populate,
+)
 
-PEOPLE = {"code-1": "code", "code-2": "code", "law-1": "law", "law-2": "law", "medicine": "medicine"}
+PEOPLE = {
+    "code-1": "code",
+    "code-2": "code",
+    "law-1": "law",
+    "law-2": "law",
+    "medicine": "medicine",
+}
 MODES: tuple[Mode, ...] = ("clear", "masked", "private")
 
 
 @pytest.fixture(params=MODES)
-def parties(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Parties:
+def parties(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Parties:
     """Five holders of three domains; medicine has one."""
     make_haste(monkeypatch)
     made = found(tmp_path, mode=request.param)
@@ -39,40 +56,69 @@ def parties(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.
 
 
 class WithoutCounts(Direct):
-    """Some holders refuse to count, or are gone when they are asked to; how: "refuses" or "dies"."""
+    """Some holders refuse to count, or are gone when they are asked to; how: "refuses" or
+    "dies".
+    """
 
     def __init__(self, parties: Parties, how: str, *names: str) -> None:
         super().__init__(parties)
         self._parties, self._how, self._names = parties, how, names
 
     def answers(self, name: str, peer: int, packet: Packet) -> Iterator[Packet]:
-        if name not in self._names or not isinstance(open_packet(packet).message, Evaluate):
+        if name not in self._names or not isinstance(
+            open_packet(packet).message, Evaluate
+        ):
             yield from super().answers(name, peer, packet)
         elif self._how == "refuses":
             identity = self._parties.holder(name).identity
-            refusal = Refusal(code="already_counted", reason="this holder has counted for another router")
-            yield seal_packet(refusal, identity, round=open_packet(packet).round, reply_to=packet.digest)
+            refusal = Refusal(
+                code="already_counted",
+                reason="this holder has counted for another router",
+            )
+            yield seal_packet(
+                refusal,
+                identity,
+                round=open_packet(packet).round,
+                reply_to=packet.digest,
+            )
         else:
             self.down.add(name)
 
 
 def round_of(parties: Parties, transport: Direct, *accept: str) -> LedgerRelease:
-    return run_round(parties.federation(), transport, no_watch, RoundWishes(accept_unevaluated=accept))
+    return run_round(
+        parties.federation(),
+        transport,
+        no_watch,
+        RoundWishes(accept_unevaluated=accept),
+    )
 
 
 def nothing_is_published(parties: Parties) -> None:
     federation = parties.federation()
     assert federation.newest is None
-    assert not [path for path in (federation.folder / "releases").iterdir() if path.name.isdigit()]
+    assert not [
+        path
+        for path in (federation.folder / "releases").iterdir()
+        if path.name.isdigit()
+    ]
     assert {parties.holder(name).newest for name in PEOPLE} == {0}
     assert federation.ledger.journal.entries("closed")[-1].facts["release"] is None
 
 
 @pytest.mark.parametrize("how", ["refuses", "dies"])
-def test_a_router_that_a_domain_has_not_counted_for_is_not_published(parties: Parties, how: str) -> None:
-    """The round names the domain, its holder, and the word that publishes it, with no more than was counted."""
-    words = r"no holder of medicine evaluated the router, so it is not published: medicine "
-    words += r"has counted for another router.*" if how == "refuses" else r"did not answer.*"
+def test_a_router_that_a_domain_has_not_counted_for_is_not_published(
+    parties: Parties, how: str
+) -> None:
+    """The round names the domain, its holder, and the word that publishes it, with no more than was
+    counted.
+    """
+    words = (
+        r"no holder of medicine evaluated the router, so it is not published: medicine "
+    )
+    words += (
+        r"has counted for another router.*" if how == "refuses" else r"did not answer.*"
+    )
     with pytest.raises(RoundFailed, match=words + "--accept-unevaluated medicine$"):
         round_of(parties, WithoutCounts(parties, how, "medicine"))
     nothing_is_published(parties)
@@ -92,7 +138,9 @@ def test_one_holder_of_each_domain_is_enough(parties: Parties) -> None:
 
 
 def test_the_next_round_asks_only_for_counts(parties: Parties) -> None:
-    """The total, or the sums, are kept, and no counts were used up: with everybody there it is published."""
+    """The total, or the sums, are kept, and no counts were used up: with everybody there it is
+    published.
+    """
     with pytest.raises(RoundFailed):
         round_of(parties, WithoutCounts(parties, "dies", "medicine"))
     transport = Direct(parties)
@@ -101,11 +149,17 @@ def test_the_next_round_asks_only_for_counts(parties: Parties) -> None:
     assert not kinds & {"clear_statistics", "noisy_statistics"}
 
 
-def test_who_has_counted_for_another_router_is_known_before_anything_is_paid(parties: Parties) -> None:
-    """One owner opens an epoch: dry run and round stop alike, name the others, and ask nobody for sums."""
+def test_who_has_counted_for_another_router_is_known_before_anything_is_paid(
+    parties: Parties,
+) -> None:
+    """One owner opens an epoch: dry run and round stop alike, name the others, and ask nobody for
+    sums.
+    """
     if parties.federation().terms.uses_masks:
         pytest.skip("under masks the others wait, which test_dry_run.py has")
-    wishes = RoundWishes(accept_unevaluated=("code", "law"), accept_worse=("code", "law", "medicine"))
+    wishes = RoundWishes(
+        accept_unevaluated=("code", "law"), accept_worse=("code", "law", "medicine")
+    )
     round_of(parties, Direct(parties))
     check_round(parties.federation(), Direct(parties), no_watch)
     parties.ready("medicine")
@@ -116,12 +170,20 @@ def test_who_has_counted_for_another_router_is_known_before_anything_is_paid(par
         round_of(parties, transport)
     assert str(failed.value) == str(foreseen.value)
     assert "--accept-unevaluated code --accept-unevaluated law" in str(foreseen.value)
-    assert "code-1, code-2, law-1, law-2 has counted for another router" in str(foreseen.value)
-    assert {open_packet(reply).message.kind for _, reply in transport.replies} == {"offer"}
-    assert run_round(parties.federation(), Direct(parties), no_watch, wishes).number == 2
+    assert "code-1, code-2, law-1, law-2 has counted for another router" in str(
+        foreseen.value
+    )
+    assert {open_packet(reply).message.kind for _, reply in transport.replies} == {
+        "offer"
+    }
+    assert (
+        run_round(parties.federation(), Direct(parties), no_watch, wishes).number == 2
+    )
 
 
-def test_a_holder_that_is_away_need_not_count_where_nothing_has_changed(parties: Parties) -> None:
+def test_a_holder_that_is_away_need_not_count_where_nothing_has_changed(
+    parties: Parties,
+) -> None:
     """The release stands, and the round ends well."""
     first = round_of(parties, Direct(parties))
     transport = Direct(parties)
@@ -130,23 +192,43 @@ def test_a_holder_that_is_away_need_not_count_where_nothing_has_changed(parties:
     assert (again.number, again.release) == (first.number, first.release)
 
 
-def test_the_command_says_so_by_its_exit_code_and_in_json(parties: Parties, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not 0, and an object with the error on stdout; a domain that is not there is one sentence; so is a mode."""
+def test_the_command_says_so_by_its_exit_code_and_in_json(
+    parties: Parties, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not 0, and an object with the error on stdout; a domain that is not there is one sentence; so
+    is a mode.
+    """
 
     def run_here(federation: Federation, order: RunOrder, watch: Watch) -> None:
-        wishes = RoundWishes(mode=order.mode, accept_unevaluated=order.accept_unevaluated)
-        run_round(parties.federation(), WithoutCounts(parties, "dies", "medicine"), watch, wishes)
+        wishes = RoundWishes(
+            mode=order.mode, accept_unevaluated=order.accept_unevaluated
+        )
+        run_round(
+            parties.federation(),
+            WithoutCounts(parties, "dies", "medicine"),
+            watch,
+            wishes,
+        )
 
     monkeypatch.setattr(round_commands, "run_work", run_here)
-    shop, command = Workshop(parties.folder), ("coordinator", "round", parties.federation().folder)
+    shop, command = (
+        Workshop(parties.folder),
+        ("coordinator", "round", parties.federation().folder),
+    )
     failed = shop.call(*command, "--json")
     assert failed.code == 2
-    assert failed.json == {"error": failed.stderr.splitlines()[-1].removeprefix("ridgeway: "), "released": False}
+    assert failed.json == {
+        "error": failed.stderr.splitlines()[-1].removeprefix("ridgeway: "),
+        "released": False,
+    }
     assert "--accept-unevaluated medicine" in failed.json["error"]
     silent = shop.call(*command)
     assert (silent.code, silent.stdout) == (2, "")
     for options, words in (
-        (["--accept-unevaluated", "mediicne"], "there is no domain 'mediicne'; the domains are code, law, medicine"),
+        (
+            ["--accept-unevaluated", "mediicne"],
+            "there is no domain 'mediicne'; the domains are code, law, medicine",
+        ),
         (["--mode", "loud"], "'loud' is not one of 'private', 'masked', 'clear'"),
     ):
         wrong = shop.call(*command, *options)

@@ -1,4 +1,6 @@
-"""One bad holder beside good ones: it is refused by name and code, and the round goes on as if it were not there."""
+"""One bad holder beside good ones: it is refused by name and code, and the round goes on as if it
+were not there.
+"""
 
 from __future__ import annotations
 
@@ -28,16 +30,35 @@ from ridgeway.common.protocol.messages import (
     Offer,
     Refusal,
 )
-from ridgeway.common.protocol.packet import Opened, Packet, open_packet, seal_packet, vector_blob, vector_of
+from ridgeway.common.protocol.packet import (
+    Opened,
+    Packet,
+    open_packet,
+    seal_packet,
+    vector_blob,
+    vector_of,
+)
 from ridgeway.common.routing.evaluation import CONFIDENCE_EDGES
 from ridgeway.common.routing.scope import SCOPE_COUNTS_SHAPE
-from ridgeway.common.statistics.sums import MAX_SQUARE, SUM_BOUND, Statistics, from_vector, vector_size
+from ridgeway.common.statistics.sums import (
+    MAX_SQUARE,
+    SUM_BOUND,
+    Statistics,
+    from_vector,
+    vector_size,
+)
 from ridgeway.coordinator.round.ledger import LedgerRelease
 from ridgeway.coordinator.round.round import run_round
 from ridgeway.coordinator.round.run_order import RoundWishes
 from tests.support.faults import make_haste
 from tests.support.making import fixed_identity
-from tests.support.simulated_federation import Direct, Parties, found, no_watch, populate
+from tests.support.simulated_federation import (
+    Direct,
+    Parties,
+    found,
+    no_watch,
+    populate,
+)
 
 DOMAINS = {"code": "code", "law": "law", "medicine": "medicine"}
 BAD = "medicine"
@@ -56,9 +77,17 @@ class Spoken:
     packet: Packet
     identity: Identity
 
-    def say(self, message: Message, blobs: Any = (), identity: Identity | None = None) -> Packet:
+    def say(
+        self, message: Message, blobs: Any = (), identity: Identity | None = None
+    ) -> Packet:
         reply_to, round_ = self.opened.reply_to, self.opened.round
-        return seal_packet(message, identity or self.identity, round=round_, reply_to=reply_to, blobs=blobs)
+        return seal_packet(
+            message,
+            identity or self.identity,
+            round=round_,
+            reply_to=reply_to,
+            blobs=blobs,
+        )
 
     def send(self, statistics: Statistics) -> Packet:
         return self.say(self.opened.message, (vector_blob(statistics.as_vector()),))
@@ -107,8 +136,12 @@ def parties(whole: Parties, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.fixture(scope="module")
-def without_the_bad_one(whole: Parties, tmp_path_factory: pytest.TempPathFactory) -> Callable[[type[Message]], str]:
-    """The release of a round in which the bad holder says nothing to this kind of request; played once each."""
+def without_the_bad_one(
+    whole: Parties, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[type[Message]], str]:
+    """The release of a round in which the bad holder says nothing to this kind of request; played
+    once each.
+    """
 
     @cache
     def release(asked: type[Message]) -> str:
@@ -120,12 +153,21 @@ def without_the_bad_one(whole: Parties, tmp_path_factory: pytest.TempPathFactory
 
 def round_of(parties: Parties, transport: Direct) -> LedgerRelease:
     """A round whose router the bad holder need not have counted for."""
-    return run_round(parties.federation(), transport, no_watch, RoundWishes(accept_unevaluated=(DOMAINS[BAD],)))
+    return run_round(
+        parties.federation(),
+        transport,
+        no_watch,
+        RoundWishes(accept_unevaluated=(DOMAINS[BAD],)),
+    )
 
 
 def refusals(parties: Parties) -> list[tuple[str | None, str, str]]:
     entries = parties.federation().ledger.journal.entries()
-    return [(e.facts["name"], e.facts["step"], e.facts["code"]) for e in entries if e.kind == "refused"]
+    return [
+        (e.facts["name"], e.facts["step"], e.facts["code"])
+        for e in entries
+        if e.kind == "refused"
+    ]
 
 
 def sums(change: Callable[[Statistics], Any]) -> Lie:
@@ -163,29 +205,49 @@ def both(statistics: Statistics, row: int, column: int, value: int) -> None:
 
 STATISTICS: dict[str, tuple[Lie, str]] = {
     "another encoder's shape": (
-        sums(lambda s: Statistics(np.ones((5, 5), np.int64), np.ones((5, 1), np.int64))),
+        sums(
+            lambda s: Statistics(np.ones((5, 5), np.int64), np.ones((5, 1), np.int64))
+        ),
         "shape_mismatch",
     ),
-    "columns of all domains": (sums(lambda s: Statistics(s.gram, np.repeat(s.cross, 3, axis=1))), "shape_mismatch"),
+    "columns of all domains": (
+        sums(lambda s: Statistics(s.gram, np.repeat(s.cross, 3, axis=1))),
+        "shape_mismatch",
+    ),
     "no bulk of sums": (lambda s: [s.say(s.opened.message, (b"",))], "shape_mismatch"),
     "one blob too few": (resigned(lambda h: h["blobs"].pop()), "malformed"),
     "not a number everywhere": (sums(lambda s: s.gram.fill(NAN)), "over_bound"),
-    "gram has a negative diagonal": (sums(lambda s: both(s, 0, 0, -1)), "broken_identity"),
-    "an over-large mass": (sums(lambda s: set_mass(s, SUM_BOUND // MAX_SQUARE)), "over_bound"),
-    "a mass that is not its share": (sums(lambda s: set_mass(s, EQUAL_MASS + 1)), "wrong_mass"),
+    "gram has a negative diagonal": (
+        sums(lambda s: both(s, 0, 0, -1)),
+        "broken_identity",
+    ),
+    "an over-large mass": (
+        sums(lambda s: set_mass(s, SUM_BOUND // MAX_SQUARE)),
+        "over_bound",
+    ),
+    "a mass that is not its share": (
+        sums(lambda s: set_mass(s, EQUAL_MASS + 1)),
+        "wrong_mass",
+    ),
     "no mass": (sums(lambda s: set_mass(s, 0)), "broken_identity"),
     "another cohort": (
-        lambda s: [s.say(ClearStatistics(cohort="0" * 64, source="0" * 64), s.opened.blobs)],
+        lambda s: [
+            s.say(ClearStatistics(cohort="0" * 64, source="0" * 64), s.opened.blobs)
+        ],
         "late",
     ),
     "another round": (resigned(lambda h: h.update(round="0" * 32)), "late"),
     "another request": (resigned(lambda h: h.update(reply_to="0" * 64)), "late"),
-    "a refusal": (lambda s: [s.say(Refusal(code="corpus_unreadable", reason="no"))], "corpus_unreadable"),
+    "a refusal": (
+        lambda s: [s.say(Refusal(code="corpus_unreadable", reason="no"))],
+        "corpus_unreadable",
+    ),
     "a reply of another kind": (lambda s: [s.say(Here())], "malformed"),
     "a request for a reply": (lambda s: [s.say(Hello())], "malformed"),
 }
-"""Lies in answer to Collect that its name can be put to, and the code of each; what is wrong with sums is in
-tests/laws/test_statistics_laws.py."""
+"""Lies in answer to Collect that its name can be put to, and the code of each; what is wrong with
+sums is in tests/laws/test_statistics_laws.py.
+"""
 
 
 @pytest.mark.parametrize("words", STATISTICS)
@@ -206,14 +268,23 @@ def test_bad_statistics_are_refused_by_name_and_the_round_goes_on(
     ("lie", "code"),
     [
         (resigned(lambda h: h.update(extra=1)), "malformed"),
-        (lambda s: [s.say(s.opened.message, s.opened.blobs, fixed_identity(9))], "unknown_holder"),
+        (
+            lambda s: [s.say(s.opened.message, s.opened.blobs, fixed_identity(9))],
+            "unknown_holder",
+        ),
         (lambda s: [Packet(b"", "", ())], "malformed"),
     ],
 )
 def test_an_answer_that_nobody_can_be_named_for_is_refused_without_a_name(
-    parties: Parties, without_the_bad_one: Callable[[type[Message]], str], asked: type[Message], lie: Lie, code: str
+    parties: Parties,
+    without_the_bad_one: Callable[[type[Message]], str],
+    asked: type[Message],
+    lie: Lie,
+    code: str,
 ) -> None:
-    """Of another version, of no form, by a key that nobody admitted: noted, and the round goes on."""
+    """Of another version, of no form, by a key that nobody admitted: noted, and the round goes
+    on.
+    """
     published = round_of(parties, Lying(parties, asked, lie))
     assert refusals(parties) == [(None, asked.kind, code)]
     assert published.release == without_the_bad_one(asked)
@@ -227,12 +298,20 @@ def test_a_second_answer_is_refused_and_the_first_one_counts_once(
     published = run_round(parties.federation(), twice, no_watch)
     other = whole.copy(tmp_path / "other")
     assert refusals(parties) == [(BAD, "collect", "duplicate")]
-    assert published.release == run_round(other.federation(), Direct(other), no_watch).release
+    assert (
+        published.release
+        == run_round(other.federation(), Direct(other), no_watch).release
+    )
 
 
-def test_an_answer_that_was_refused_may_be_followed_by_a_good_one(parties: Parties) -> None:
+def test_an_answer_that_was_refused_may_be_followed_by_a_good_one(
+    parties: Parties,
+) -> None:
     """What was damaged on its way and is sent again counts."""
-    lie: Lie = lambda spoken: [*STATISTICS["gram has a negative diagonal"][0](spoken), spoken.packet]  # noqa: E731
+
+    def lie(spoken: Spoken) -> list[Packet]:
+        return [*STATISTICS["gram has a negative diagonal"][0](spoken), spoken.packet]
+
     published = round_of(parties, Lying(parties, Collect, lie))
     assert refusals(parties) == [(BAD, "collect", "broken_identity")]
     assert published.domains == ("code", "law", "medicine")
@@ -263,24 +342,53 @@ def test_an_offer_for_another_domain_is_refused(
         (Here(), "malformed"),
         (Counted(counts=(1, 0, 0, 0, 0)), "shape_mismatch"),
         (Counted(counts=(1, 0, 0, 0, 0), reliability=(1,)), "shape_mismatch"),
-        (Counted(counts=(1, 0, 0, 0, 0), reliability=(0, 1) * CELLS + NO_SCOPE), "broken_identity"),
-        (Counted(counts=(1, 0, 0, 0, 0), reliability=(1, 0) + (0, 0) * (CELLS - 1) + NO_SCOPE), "broken_identity"),
-        (Counted(counts=(1, 0, 0, 0, 0), reliability=(1 << 50, 0) * CELLS + NO_SCOPE), "over_bound"),
-        (Counted(counts=(1, 0, 0, 0, 0), reliability=(0, 0) * CELLS + (1, 0, *NO_SCOPE[2:])), "broken_identity"),
+        (
+            Counted(counts=(1, 0, 0, 0, 0), reliability=(0, 1) * CELLS + NO_SCOPE),
+            "broken_identity",
+        ),
+        (
+            Counted(
+                counts=(1, 0, 0, 0, 0),
+                reliability=(1, 0) + (0, 0) * (CELLS - 1) + NO_SCOPE,
+            ),
+            "broken_identity",
+        ),
+        (
+            Counted(
+                counts=(1, 0, 0, 0, 0), reliability=(1 << 50, 0) * CELLS + NO_SCOPE
+            ),
+            "over_bound",
+        ),
+        (
+            Counted(
+                counts=(1, 0, 0, 0, 0),
+                reliability=(0, 0) * CELLS + (1, 0, *NO_SCOPE[2:]),
+            ),
+            "broken_identity",
+        ),
     ],
 )
 def test_bad_counts_are_refused_and_change_nothing(
-    parties: Parties, without_the_bad_one: Callable[[type[Message]], str], reply: Message, code: str
+    parties: Parties,
+    without_the_bad_one: Callable[[type[Message]], str],
+    reply: Message,
+    code: str,
 ) -> None:
-    """The release is that of a round in which the holder's sums were counted and its counts were not sent."""
+    """The release is that of a round in which the holder's sums were counted and its counts were
+    not sent.
+    """
     lying = Lying(parties, Evaluate, lambda spoken: [spoken.say(reply)])
     published = round_of(parties, lying)
     assert refusals(parties) == [(BAD, "evaluate", code)]
     assert published.release == without_the_bad_one(Evaluate)
 
 
-def test_one_plain_mass_cannot_use_up_the_bound_of_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where masses are not normalised, sums that leave no room for the others' are refused, and the round goes on."""
+def test_one_plain_mass_cannot_use_up_the_bound_of_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where masses are not normalised, sums that leave no room for the others' are refused, and the
+    round goes on.
+    """
     make_haste(monkeypatch)
     parties = found(tmp_path / "tokens", weighting="tokens")
     populate(parties, DOMAINS)
@@ -290,12 +398,16 @@ def test_one_plain_mass_cannot_use_up_the_bound_of_all(tmp_path: Path, monkeypat
         statistics.cross.fill(0)
         set_mass(statistics, SUM_BOUND // MAX_SQUARE - 1)
 
-    published = run_round(parties.federation(), Lying(parties, Collect, sums(enormous)), no_watch)
+    published = run_round(
+        parties.federation(), Lying(parties, Collect, sums(enormous)), no_watch
+    )
     assert refusals(parties) == [(BAD, "collect", "over_bound")]
     assert published.domains == ("code", "law")
 
 
-def test_too_few_good_ones_make_no_release_and_what_they_sent_is_kept(parties: Parties) -> None:
+def test_too_few_good_ones_make_no_release_and_what_they_sent_is_kept(
+    parties: Parties,
+) -> None:
     """The round fails in words; the next one asks only for what is missing."""
     lying = Lying(parties, Collect, STATISTICS["a refusal"][0])
     lying.down = {"law"}
@@ -303,5 +415,9 @@ def test_too_few_good_ones_make_no_release_and_what_they_sent_is_kept(parties: P
         run_round(parties.federation(), lying, no_watch)
     again = Direct(parties)
     run_round(parties.federation(), again, no_watch)
-    sent = [name for name, reply in again.replies if open_packet(reply).message.kind == "clear_statistics"]
+    sent = [
+        name
+        for name, reply in again.replies
+        if open_packet(reply).message.kind == "clear_statistics"
+    ]
     assert sent == ["law", "medicine"]

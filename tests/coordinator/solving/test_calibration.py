@@ -7,7 +7,11 @@ from math import prod
 import numpy as np
 import pytest
 
-from ridgeway.common.routing.evaluation import CONFIDENCE_EDGES, CURVES, calibration_size
+from ridgeway.common.routing.evaluation import (
+    CONFIDENCE_EDGES,
+    CURVES,
+    calibration_size,
+)
 from ridgeway.common.routing.scope import SCOPE_COUNTS_SHAPE
 from ridgeway.coordinator.solving.calibration import bin_middles, fit, lowest_between
 
@@ -15,7 +19,9 @@ DOMAINS = ("code", "law")
 
 
 def test_reliability_is_that_of_what_was_fitted() -> None:
-    """Nine of ten right at 90 to 95 % under the second temperature, which is taken; domains weigh the same."""
+    """Nine of ten right at 90 to 95 % under the second temperature, which is taken; domains weigh
+    the same.
+    """
     counts = np.zeros((2, calibration_size(2)), dtype=np.int64)
     reliability = counts[:, : counts.shape[1] - prod(SCOPE_COUNTS_SHAPE)].reshape(
         2, len(CURVES), 2, len(CONFIDENCE_EDGES), 2
@@ -36,10 +42,15 @@ def test_a_bin_is_told_by_what_confidence_can_be_in_it() -> None:
 
 
 def test_a_temperature_lies_between_those_that_were_tried() -> None:
-    """At the bottom of a parabola over their logarithms, which is found with how low it is; at an edge, the edge."""
+    """At the bottom of a parabola over their logarithms, which is found with how low it is; at an
+    edge, the edge.
+    """
     tried = [2.0 ** (step / 4) for step in range(-8, 9)]
     for heat in (0.9, 1.3, 2.0):
-        found = lowest_between(tried, np.array([0.25 + (np.log(each) - np.log(heat)) ** 2 for each in tried]))
+        found = lowest_between(
+            tried,
+            np.array([0.25 + (np.log(each) - np.log(heat)) ** 2 for each in tried]),
+        )
         assert found == pytest.approx((0.25, heat, found.nearest))
         assert abs(np.log2(tried[found.nearest] / heat)) <= 1 / 8
     assert lowest_between(tried, np.arange(17.0)) == (0.0, tried[0], 0)

@@ -13,7 +13,14 @@ from ridgeway.common.base.errors import UnsolvableTotal
 from ridgeway.common.base.settings import Ridge
 from ridgeway.common.statistics.sums import Statistics, single_domain
 from ridgeway.coordinator.solving import solve as solving
-from ridgeway.coordinator.solving.solve import Equation, _Matrix, equation, on_cpu, on_gpu, solve
+from ridgeway.coordinator.solving.solve import (
+    Equation,
+    _Matrix,
+    equation,
+    on_cpu,
+    on_gpu,
+    solve,
+)
 from tests.support.making import random_samples, statistics_of
 from tests.support.seeds import few_examples
 
@@ -23,15 +30,21 @@ DEVICES = ["cpu", pytest.param(GPU, marks=needs_a_gpu)]
 
 
 def posed(seed: int, size: int, domains: int, condition: float) -> Equation:
-    """A positive definite matrix whose eigenvalues run from 1 to `condition`, in directions drawn at random."""
+    """A positive definite matrix whose eigenvalues run from 1 to `condition`, in directions drawn
+    at random.
+    """
     rng = np.random.default_rng(seed)
     turned, _ = np.linalg.qr(rng.standard_normal((size, size)))
     gram = (turned * np.geomspace(1, condition, size)) @ turned.T
-    return Equation((gram + gram.T) / 2, rng.standard_normal((size, domains)), 0.0, 1000)
+    return Equation(
+        (gram + gram.T) / 2, rng.standard_normal((size, domains)), 0.0, 1000
+    )
 
 
 def small_total(features: int = 12) -> Statistics:
-    return statistics_of(random_samples(1, 300, features), [place % 3 for place in range(300)], 3)
+    return statistics_of(
+        random_samples(1, 300, features), [place % 3 for place in range(300)], 3
+    )
 
 
 def far(one: _Matrix, other: _Matrix) -> float:
@@ -40,11 +53,18 @@ def far(one: _Matrix, other: _Matrix) -> float:
 
 @pytest.mark.parametrize("device", DEVICES)
 @few_examples
-@given(seed=st.integers(0, 1 << 32), size=st.integers(1, 60), domains=st.integers(1, 6), condition=st.floats(1.0, 1e8))
+@given(
+    seed=st.integers(0, 1 << 32),
+    size=st.integers(1, 60),
+    domains=st.integers(1, 6),
+    condition=st.floats(1.0, 1e8),
+)
 def test_torch_gives_the_weights_that_lapack_gives(
     device: str, seed: int, size: int, domains: int, condition: float
 ) -> None:
-    """Within what rounding allows at that condition number; the figures beside the weights agree too."""
+    """Within what rounding allows at that condition number; the figures beside the weights agree
+    too.
+    """
     matrix = posed(seed, size, domains, condition)
     ours, theirs = on_gpu(matrix, device), on_cpu(matrix)
     assert far(ours.weights, theirs.weights) <= 1e-14 * size * condition
@@ -56,10 +76,14 @@ def test_torch_gives_the_weights_that_lapack_gives(
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_a_total_that_is_not_positive_definite_is_refused_in_the_same_words(device: str) -> None:
+def test_a_total_that_is_not_positive_definite_is_refused_in_the_same_words(
+    device: str,
+) -> None:
     """Whoever solves, the operator reads one sentence."""
     indefinite = equation(
-        single_domain(np.array([[100, 900, 0], [900, 100, 0], [0, 0, 1234]])), 1.0, Ridge(0.5, relative=False)
+        single_domain(np.array([[100, 900, 0], [900, 100, 0], [0, 0, 1234]])),
+        1.0,
+        Ridge(0.5, relative=False),
     )
     with pytest.raises(UnsolvableTotal) as here:
         on_gpu(indefinite, device)
@@ -72,7 +96,10 @@ def test_a_total_that_is_not_positive_definite_is_refused_in_the_same_words(devi
 def test_solving_twice_gives_the_same_bits(device: str) -> None:
     """On one device a release can be made again."""
     matrix = posed(1, 50, 4, 1e4)
-    assert on_gpu(matrix, device).weights.tobytes() == on_gpu(matrix, device).weights.tobytes()
+    assert (
+        on_gpu(matrix, device).weights.tobytes()
+        == on_gpu(matrix, device).weights.tobytes()
+    )
 
 
 @needs_a_gpu
@@ -100,7 +127,9 @@ def test_a_gpu_is_used_from_a_limit_on(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
     real = solving.solved
 
-    def solved(gram: _Matrix, cross: _Matrix, device: str) -> tuple[_Matrix, float, float]:
+    def solved(
+        gram: _Matrix, cross: _Matrix, device: str
+    ) -> tuple[_Matrix, float, float]:
         asked.append(device)
         return real(gram, cross, device)
 
@@ -113,24 +142,41 @@ def test_a_gpu_is_used_from_a_limit_on(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("small_limit")
 @pytest.mark.parametrize(
-    "error", [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("CUBLAS_STATUS_ALLOC_FAILED when calling")]
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory"),
+        RuntimeError("CUBLAS_STATUS_ALLOC_FAILED when calling"),
+    ],
 )
 def test_a_gpu_without_enough_memory_leaves_the_work_to_the_cpu_and_says_so(
     monkeypatch: pytest.MonkeyPatch, error: RuntimeError
 ) -> None:
-    """The same words, however many λ are solved for, to be told once; the weights are those of the CPU."""
+    """The same words, however many λ are solved for, to be told once; the weights are those of the
+    CPU.
+    """
 
     def full(*_: object) -> None:
         raise error
 
     monkeypatch.setattr(solving, "solved", full)
-    found, other = (solve(small_total(), 1.0, Ridge(value)) for value in (Ridge().value, 1.0))
-    assert found.weights.tobytes() == on_cpu(equation(small_total(), 1.0, Ridge())).weights.tobytes()
-    assert found.note == other.note == "not enough memory on cpu:0 to solve 12 features; using the CPU"
+    found, other = (
+        solve(small_total(), 1.0, Ridge(value)) for value in (Ridge().value, 1.0)
+    )
+    assert (
+        found.weights.tobytes()
+        == on_cpu(equation(small_total(), 1.0, Ridge())).weights.tobytes()
+    )
+    assert (
+        found.note
+        == other.note
+        == "not enough memory on cpu:0 to solve 12 features; using the CPU"
+    )
 
 
 @pytest.mark.usefixtures("small_limit")
-def test_any_other_failure_of_a_gpu_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_any_other_failure_of_a_gpu_is_not_hidden(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Only memory that runs out is a reason to go on without the GPU."""
 
     def broken(*_: object) -> None:
@@ -142,8 +188,14 @@ def test_any_other_failure_of_a_gpu_is_not_hidden(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.usefixtures("small_limit")
-def test_a_gpu_that_cannot_be_used_is_mentioned(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_that_cannot_be_used_is_mentioned(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A driver without torch is worth a word where a GPU would have been used."""
     monkeypatch.setattr(devices, "gpus", list)
-    monkeypatch.setattr(devices, "missed", lambda: "NVIDIA driver found, but torch is not installed")
-    assert solve(small_total(), 1.0, Ridge()).note.endswith("torch is not installed; using the CPU")
+    monkeypatch.setattr(
+        devices, "missed", lambda: "NVIDIA driver found, but torch is not installed"
+    )
+    assert solve(small_total(), 1.0, Ridge()).note.endswith(
+        "torch is not installed; using the CPU"
+    )

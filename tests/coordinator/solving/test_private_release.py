@@ -1,4 +1,6 @@
-"""A total under noise → a router that says how sure it is: the steps of a private round, on three tiny domains."""
+"""A total under noise → a router that says how sure it is: the steps of a private round, on three
+tiny domains.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,11 @@ from ridgeway.common.privacy.private_solve import product_variance, solve_privat
 from ridgeway.common.privacy.public_prior import PublicPrior
 from ridgeway.common.protocol.cohort import Terms
 from ridgeway.common.statistics.sums import Statistics, single_domain
-from ridgeway.coordinator.solving.private_release import NoisyAccuracy, confidence_under_noise, noisy_accuracy
+from ridgeway.coordinator.solving.private_release import (
+    NoisyAccuracy,
+    confidence_under_noise,
+    noisy_accuracy,
+)
 from ridgeway.coordinator.solving.total import Total, add_weighted
 from tests.laws.test_noisy_solve_laws import ENCODER, MODES, scores, summed, texts
 from tests.laws.test_noisy_solve_laws import prior as prior
@@ -24,10 +30,21 @@ DOCUMENTS = 400
 
 
 def terms(mode: PrivacyMode) -> Terms:
-    about: dict[str, Any] = {"encoder": "0" * 64, "encoder_name": "tiny", "weighting": "tokens", "mass": 0}
+    about: dict[str, Any] = {
+        "encoder": "0" * 64,
+        "encoder_name": "tiny",
+        "weighting": "tokens",
+        "mass": 0,
+    }
     sampling = Sampling(window=8)
     privacy = Privacy(mode=mode, epsilon=8.0, prior="0" * 64)
-    return Terms(mode="private", features=ENCODER.width + 1, sampling=sampling, privacy=privacy, **about)
+    return Terms(
+        mode="private",
+        features=ENCODER.width + 1,
+        sampling=sampling,
+        privacy=privacy,
+        **about,
+    )
 
 
 def statistics(sums: DocumentSums, sigma: int, rng: np.random.Generator) -> Statistics:
@@ -35,29 +52,50 @@ def statistics(sums: DocumentSums, sigma: int, rng: np.random.Generator) -> Stat
     gram = np.zeros((len(sums.column), len(sums.column)), dtype=np.int64)
     if sums.mode == "full":
         gram[:-1, :-1] = sums.products
-    gram[-1] = gram[:, -1] = sums.column + np.rint(rng.normal(0, sigma, sums.column.shape)).astype(np.int64)
+    gram[-1] = gram[:, -1] = sums.column + np.rint(
+        rng.normal(0, sigma, sums.column.shape)
+    ).astype(np.int64)
     return single_domain(gram)
 
 
 def total_of_tiny_domains(mode: PrivacyMode, prior: PublicPrior) -> Total:
     rng, privacy = np.random.default_rng(3), terms(mode).privacy
     assert privacy is not None
-    parts = [statistics(each, privacy.sigma, rng) for each in summed(mode, prior, DOCUMENTS)]
-    return add_weighted(((name, each, 0.05) for name, each in zip(NAMES, parts, strict=True)), terms(mode))
+    parts = [
+        statistics(each, privacy.sigma, rng) for each in summed(mode, prior, DOCUMENTS)
+    ]
+    return add_weighted(
+        ((name, each, 0.05) for name, each in zip(NAMES, parts, strict=True)),
+        terms(mode),
+    )
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_private_router_is_surer_the_more_often_it_is_right(mode: PrivacyMode, prior: PublicPrior) -> None:
-    """Its accuracy is measured from noisy rows, and its confidence follows; the operator's threshold stays."""
+def test_a_private_router_is_surer_the_more_often_it_is_right(
+    mode: PrivacyMode, prior: PublicPrior
+) -> None:
+    """Its accuracy is measured from noisy rows, and its confidence follows; the operator's
+    threshold stays.
+    """
     total, agreed = total_of_tiny_domains(mode, prior), terms(mode)
     assert agreed.privacy is not None
     given = total.statistics, agreed.privacy, NAMES, prior, ENCODER
     weights = solve_private(*given)
-    held_out = [scores(weights, texts(place, 200, seed=5)).argmax(axis=1) for place in range(3)]
-    rows = {name: UNIT * np.bincount(each, minlength=3) for name, each in zip(NAMES, held_out, strict=True)}
-    truth = 100 * np.mean([np.mean(each == place) for place, each in enumerate(held_out)])
+    held_out = [
+        scores(weights, texts(place, 200, seed=5)).argmax(axis=1) for place in range(3)
+    ]
+    rows = {
+        name: UNIT * np.bincount(each, minlength=3)
+        for name, each in zip(NAMES, held_out, strict=True)
+    }
+    truth = 100 * np.mean(
+        [np.mean(each == place) for place, each in enumerate(held_out)]
+    )
     measured = noisy_accuracy(rows, total.masses, NAMES, agreed.privacy)
-    assert abs(measured.accuracy - truth) < 1 and measured.interval[0] < truth < measured.interval[1]
+    assert (
+        abs(measured.accuracy - truth) < 1
+        and measured.interval[0] < truth < measured.interval[1]
+    )
 
     plain = Confidence(threshold=0.4, fallback="law")
 

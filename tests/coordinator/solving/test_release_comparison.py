@@ -1,4 +1,6 @@
-"""Whether a router is worse than the last release: by more than chance explains, and by more than a little."""
+"""Whether a router is worse than the last release: by more than chance explains, and by more than a
+little.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +25,17 @@ def change(lost: int, won: int, documents: int = 1000) -> DomainChange:
         (0, 200, 1000, False),
     ],
 )
-def test_a_loss_counts_if_it_is_neither_chance_nor_small(lost: int, won: int, documents: int, is_worse: bool) -> None:
+def test_a_loss_counts_if_it_is_neither_chance_nor_small(
+    lost: int, won: int, documents: int, is_worse: bool
+) -> None:
     """Only documents on which the two differ matter."""
     assert bool(worse([change(lost, won, documents)])) is is_worse
 
 
 def test_many_domains_share_the_alarm() -> None:
-    """What would be called worse alone is not among a hundred: one of them is that bad by chance."""
+    """What would be called worse alone is not among a hundred: one of them is that bad by
+    chance.
+    """
     bad, good = change(11, 0, 100), DomainChange("code", 0, 0, 100)
     assert worse([bad]) == [bad]
     assert worse([bad, *[good] * 99]) == []

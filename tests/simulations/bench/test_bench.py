@@ -1,4 +1,6 @@
-"""The benchmarks at sizes that mean nothing: that each runs, says what it found, and fails when it should."""
+"""The benchmarks at sizes that mean nothing: that each runs, says what it found, and fails when it
+should.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,16 @@ IDLE = Machine(load=0.1, cores=2)
 BUSY = Machine(load=1.1, cores=2)
 CROWDED = Machine(load=0.1, cores=2, during=3.1, others=0.6)
 SMALL = tuple(
-    sums.SumsCase(window, 300, 12, tokens=9_000, published=2_000, batch=512, checked=700, aim="≥ 0")
+    sums.SumsCase(
+        window,
+        300,
+        12,
+        tokens=9_000,
+        published=2_000,
+        batch=512,
+        checked=700,
+        aim="≥ 0",
+    )
     for window in (8, 1)
 )
 
@@ -54,20 +65,33 @@ def watch_of(machine: Machine) -> Callable[[], MachineWatch]:
 
 @pytest.fixture
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
-    """The command on an idle machine, over a little text: the exit code, and rows by their names."""
+    """The command on an idle machine, over a little text: the exit code, and rows by their
+    names.
+    """
     monkeypatch.setattr(command, "MachineWatch", watch_of(IDLE))
     monkeypatch.setattr(sums, "CPU_CASES", SMALL)
     save_encoder(tiny_encoder(), tmp_path / "encoder")
     write_text(tmp_path / "text")
-    named = ("--encoder", f"dir:{tmp_path / 'encoder'}", "--text", str(tmp_path / "text"))
+    named = (
+        "--encoder",
+        f"dir:{tmp_path / 'encoder'}",
+        "--text",
+        str(tmp_path / "text"),
+    )
 
     def call(name: str, *words: str) -> tuple[int, Rows]:
-        code = run(typer.main.get_command(command.app), [name, *words, *named, "--out", str(tmp_path / "out")])
+        code = run(
+            typer.main.get_command(command.app),
+            [name, *words, *named, "--out", str(tmp_path / "out")],
+        )
         part = read_part(tmp_path / "out" / f"{name}.json")
         if part is None:
             return code, {}
         [table] = part.tables
-        return code, {str(row[0]): dict(zip(table.columns, map(str, row), strict=True)) for row in table.rows}
+        return code, {
+            str(row[0]): dict(zip(table.columns, map(str, row), strict=True))
+            for row in table.rows
+        }
 
     return call
 
@@ -77,8 +101,12 @@ def write_text(folder: Path) -> None:
     folder.mkdir()
     for domain, letter in (("law", "a"), ("code", "b")):
         for part in ("train", "test"):
-            lines = [json.dumps({"text": f"{letter * 20} {number}."}) for number in range(30)]
-            (folder / f"{domain}.{part}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+            lines = [
+                json.dumps({"text": f"{letter * 20} {number}."}) for number in range(30)
+            ]
+            (folder / f"{domain}.{part}.jsonl").write_text(
+                "\n".join(lines) + "\n", encoding="utf-8"
+            )
 
 
 # Aims
@@ -96,19 +124,38 @@ def write_text(folder: Path) -> None:
         (0.0, "", "", ""),
     ],
 )
-def test_an_aim_is_met_on_an_idle_machine_alone(ratio: float, aim: str, idle: str, busy: str) -> None:
-    """At the aim itself it is met; a ratio that is no number meets nothing; a busy machine meets nothing."""
+def test_an_aim_is_met_on_an_idle_machine_alone(
+    ratio: float, aim: str, idle: str, busy: str
+) -> None:
+    """At the aim itself it is met; a ratio that is no number meets nothing; a busy machine meets
+    nothing.
+    """
     row = Row("a", "", "", ratio, aim)
-    assert [row.verdict(machine) for machine in (IDLE, BUSY, CROWDED)] == [idle, busy, busy]
+    assert [row.verdict(machine) for machine in (IDLE, BUSY, CROWDED)] == [
+        idle,
+        busy,
+        busy,
+    ]
 
 
-@pytest.mark.parametrize(("machine", "ratio", "code"), [(IDLE, 2, 0), (IDLE, 1, 1), (BUSY, 2, 1), (CROWDED, 2, 1)])
+@pytest.mark.parametrize(
+    ("machine", "ratio", "code"),
+    [(IDLE, 2, 0), (IDLE, 1, 1), (BUSY, 2, 1), (CROWDED, 2, 1)],
+)
 def test_what_was_not_met_is_the_exit_code(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], machine: Machine, ratio: float, code: int
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    machine: Machine,
+    ratio: float,
+    code: int,
 ) -> None:
     """The table is printed nevertheless, with the load."""
     monkeypatch.setattr(command, "MachineWatch", watch_of(machine))
-    monkeypatch.setattr(command, "measured", lambda name, options: [Row("speed", "here", "there", ratio, "≥ 2")])
+    monkeypatch.setattr(
+        command,
+        "measured",
+        lambda name, options: [Row("speed", "here", "there", ratio, "≥ 2")],
+    )
     assert run(typer.main.get_command(command.app), ["masking"]) == code
     assert capsys.readouterr().out.startswith(str(machine))
 
@@ -124,7 +171,9 @@ def test_a_machine_says_why_it_is_not_judged() -> None:
     assert str(CROWDED).endswith("3.1 during it, 0.6 cores taken by other programs")
 
 
-def test_other_programs_work_is_seen_and_own_work_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_programs_work_is_seen_and_own_work_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Of nine CPU seconds in four, five were of this process: others took a core."""
     seen = {"_busy_seconds": iter([100.0, 109.0]), "_own_seconds": iter([1.0, 6.0])}
     for name, values in seen.items():
@@ -136,24 +185,43 @@ def test_other_programs_work_is_seen_and_own_work_is_not(monkeypatch: pytest.Mon
 def test_a_ratio_has_the_spread_of_its_runs() -> None:
     """Runs are paired by turns; the untimed first one is in neither."""
     calls = []
-    ours, theirs = runs_in_turns(lambda: calls.append("a"), lambda: calls.append("b"), rounds=2)
+    ours, theirs = runs_in_turns(
+        lambda: calls.append("a"), lambda: calls.append("b"), rounds=2
+    )
     assert calls == ["a", "b"] * 3
     assert len(ours) == len(theirs) == 2
     assert spread_of([2.0, 9.0], [1.0, 3.0]) == (2.0, 3.0)
     assert Row("a", "", "", 2.5, spread=(2.0, 3.0)).cells(IDLE)[1:3] == ("2.5", "2–3")
 
 
-def test_a_benchmark_leaves_its_rows_and_where_they_come_from(bench: Bench, tmp_path: Path) -> None:
+def test_a_benchmark_leaves_its_rows_and_where_they_come_from(
+    bench: Bench, tmp_path: Path
+) -> None:
     """As a part of a report, which the docs show."""
     bench("sums")
     part = read_part(tmp_path / "out" / "sums.json")
     assert part is not None
-    assert set(part.facts) == {"date", "commit", "machine", "load", "seconds", "command"}
+    assert set(part.facts) == {
+        "date",
+        "commit",
+        "machine",
+        "load",
+        "seconds",
+        "command",
+    }
     assert part.facts["load"]["load"] == IDLE.load
 
 
 def test_a_command_is_told_without_the_paths_of_a_machine() -> None:
-    words = ["route", "--text", "/home/me/clm", "--out", "/tmp/x", "--out=docs", "--full"]
+    words = [
+        "route",
+        "--text",
+        "/home/me/clm",
+        "--out",
+        "/tmp/x",
+        "--out=docs",
+        "--full",
+    ]
     assert command_words("m", words) == "python -m m route --text clm --full"
 
 
@@ -165,10 +233,15 @@ def test_sums_stand_beside_the_published_way(bench: Bench) -> None:
     code, rows = bench("sums")
     assert code == 0
     assert next(iter(rows)) == "sums, w=8, h=12, to the published way"
-    assert [row["ratio"] for name, row in rows.items() if "bit for bit" in name] == ["1", "1"]
+    assert [row["ratio"] for name, row in rows.items() if "bit for bit" in name] == [
+        "1",
+        "1",
+    ]
 
 
-def test_sums_that_are_not_exact_fail_the_benchmark(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sums_that_are_not_exact_fail_the_benchmark(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A difference of one in one number is enough, however fast it was."""
     true = sums.defined_gram
 
@@ -184,15 +257,24 @@ def test_sums_that_are_not_exact_fail_the_benchmark(bench: Bench, monkeypatch: p
 
 
 @pytest.mark.parametrize("words", [("nothing",), ("sums", "--device", "cuda:99")])
-def test_what_cannot_be_measured_is_refused(bench: Bench, words: tuple[str, ...]) -> None:
+def test_what_cannot_be_measured_is_refused(
+    bench: Bench, words: tuple[str, ...]
+) -> None:
     """Before anything is measured; nothing is measured in its place."""
     assert bench(*words) == (2, {})
 
 
-@pytest.mark.parametrize(("name", "rows"), [("prepare", len(preparing._CASES)), ("route", 5), ("masking", 3)])
-def test_every_benchmark_runs(bench: Bench, monkeypatch: pytest.MonkeyPatch, name: str, rows: int) -> None:
+@pytest.mark.parametrize(
+    ("name", "rows"), [("prepare", len(preparing._CASES)), ("route", 5), ("masking", 3)]
+)
+def test_every_benchmark_runs(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, name: str, rows: int
+) -> None:
     """On a few numbers and little text: each row has a name and a figure."""
-    for place, sizes in ((preparing, {"_ROUNDS": 1}), (masking, {"_ROUNDS": 1, "COHORTS": (3, 5)})):
+    for place, sizes in (
+        (preparing, {"_ROUNDS": 1}),
+        (masking, {"_ROUNDS": 1, "COHORTS": (3, 5)}),
+    ):
         for word, value in sizes.items():
             monkeypatch.setattr(place, word, value)
     monkeypatch.setattr(masking, "LARGE", 1000)
@@ -210,5 +292,7 @@ def test_plain_sums_are_those_of_the_definition() -> None:
     rows = encoder.table[ids].astype(float)
     means = [np.floor(part.mean(axis=0) + 0.5) for part in (rows[:4], rows[4:7])]
     samples = np.array([[*mean, 1] for mean in means], dtype=np.int64)
-    assert np.array_equal(sums.defined_gram(encoder.table, 4, (ids, np.array([7]))), samples.T @ samples)
+    assert np.array_equal(
+        sums.defined_gram(encoder.table, 4, (ids, np.array([7]))), samples.T @ samples
+    )
     assert sums.defined_gram(encoder.table, 4, (ids[:5], np.array([5])))[-1, -1] == 1

@@ -1,4 +1,6 @@
-"""The measurements of serving, made small: that they measure what they say, and fail where something fails."""
+"""The measurements of serving, made small: that they measure what they say, and fail where
+something fails.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,12 @@ import pytest
 from ridgeway.common.base.errors import ProcessError
 from ridgeway.simulations.bench import serving_bench as serving
 from ridgeway.simulations.bench.serving_bench import Server, put_load, stand_in
-from tests.support.serving import CASCADE_DOMAINS, prompt_for, release_of, unsure_prompts
+from tests.support.serving import (
+    CASCADE_DOMAINS,
+    prompt_for,
+    release_of,
+    unsure_prompts,
+)
 
 TEXT = "abc def ghi jkl mno pqr stu vwx yz " * 10
 
@@ -65,8 +72,12 @@ def test_the_whole_measurement_runs(tmp_path: Path) -> None:
     assert not found[7].misses
 
 
-def test_prompts_that_are_read_and_others_are_measured_at_once(cascade: Path, tmp_path: Path) -> None:
-    """Where the table decides some of the prompts, and a sentence encoder the rest; without either, nothing is."""
+def test_prompts_that_are_read_and_others_are_measured_at_once(
+    cascade: Path, tmp_path: Path
+) -> None:
+    """Where the table decides some of the prompts, and a sentence encoder the rest; without either,
+    nothing is.
+    """
     read = unsure_prompts(3)
     sure = [prompt_for("law", CASCADE_DOMAINS)]
     beside, reading = serving.mixed_rows(cascade, [*read, *sure], tmp_path)

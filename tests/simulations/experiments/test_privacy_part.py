@@ -1,4 +1,6 @@
-"""Private rounds of an experiment, on tiny corpora: seeds decide, noise costs, attacks stay below their bounds."""
+"""Private rounds of an experiment, on tiny corpora: seeds decide, noise costs, attacks stay below
+their bounds.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,11 @@ import tests.support.flower_parts  # noqa: F401  (Flower, without the warnings o
 from ridgeway.common.privacy.document_bound import PrivacyMode
 from ridgeway.common.privacy.public_prior import make_prior
 from ridgeway.simulations.experiments import privacy_part
-from ridgeway.simulations.experiments.privacy_part import _MODES, PrivateGround, accuracy
+from ridgeway.simulations.experiments.privacy_part import (
+    _MODES,
+    PrivateGround,
+    accuracy,
+)
 from ridgeway.simulations.experiments.report import ReportPart
 from ridgeway.simulations.experiments.routers import OURS
 from tests.support.experiment_settings import tiny_dataset, tiny_plan
@@ -22,7 +28,11 @@ EPSILONS = (1.0, 20.0)
 @pytest.fixture(scope="module")
 def ground() -> PrivateGround:
     dataset, encoder = tiny_dataset(train=300), tiny_encoder(16)
-    return PrivateGround(dataset, encoder, make_prior(encoder, [dataset.test["law"], dataset.test["code"]]))
+    return PrivateGround(
+        dataset,
+        encoder,
+        make_prior(encoder, [dataset.test["law"], dataset.test["code"]]),
+    )
 
 
 @pytest.mark.parametrize("mode", _MODES)
@@ -45,9 +55,16 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> ReportPart:
         }.items():
             patch.setattr(privacy_part, name, value)
         patch.setattr(privacy_part, "PLANTED_RUNS", 30)
-        patch.setattr("ridgeway.common.privacy.built_in_text.MAX_KIND_CHARACTERS", 20_000)
-        two = tiny_dataset(train=120), replace(tiny_dataset(("law", "medicine")), name="two")
-        return privacy_part.run(replace(tiny_plan(tmp_path_factory.mktemp("private")), datasets=two))
+        patch.setattr(
+            "ridgeway.common.privacy.built_in_text.MAX_KIND_CHARACTERS", 20_000
+        )
+        two = (
+            tiny_dataset(train=120),
+            replace(tiny_dataset(("law", "medicine")), name="two"),
+        )
+        return privacy_part.run(
+            replace(tiny_plan(tmp_path_factory.mktemp("private")), datasets=two)
+        )
 
 
 def test_every_kind_of_round_has_its_row_beside_no_privacy(found: ReportPart) -> None:
@@ -56,13 +73,19 @@ def test_every_kind_of_round_has_its_row_beside_no_privacy(found: ReportPart) ->
     assert len(tiny.rows) == len(two.rows) == len(_MODES) * len(EPSILONS) + 1
     assert tiny.column("mode")[-1] == "no privacy"
     for *_, mean, lowest, highest in tiny.rows:
-        assert isinstance(mean, float) and isinstance(lowest, float) and isinstance(highest, float)
+        assert (
+            isinstance(mean, float)
+            and isinstance(lowest, float)
+            and isinstance(highest, float)
+        )
         assert lowest <= mean <= highest
     assert any("attacks on documents of two" in words for words in found.left_out)
 
 
 def test_membership_stays_below_what_epsilon_allows(found: ReportPart) -> None:
-    """Planted documents are told apart as often as this noise lets them be, and never more often than ε allows."""
+    """Planted documents are told apart as often as this noise lets them be, and never more often
+    than ε allows.
+    """
     attacks = found.tables[1]
     assert len(attacks.rows) >= 2 * len(EPSILONS)
     for *_, planted, noise, allowed in attacks.rows:

@@ -1,4 +1,6 @@
-"""The routers that ours is held against: each does what its name says, and no test text helps to choose."""
+"""The routers that ours is held against: each does what its name says, and no test text helps to
+choose.
+"""
 
 from __future__ import annotations
 
@@ -68,18 +70,28 @@ def test_a_router_learns_the_same_twice(name: str, plan: ExperimentPlan) -> None
 def test_test_texts_do_not_help_to_choose(name: str, plan: ExperimentPlan) -> None:
     """With other test texts the same variant is chosen on held-out text."""
     dataset = plan.datasets[0]
-    test = dict(zip(dataset.domains, reversed(list(dataset.test.values())), strict=True))
+    test = dict(
+        zip(dataset.domains, reversed(list(dataset.test.values())), strict=True)
+    )
     other = replace(plan, datasets=(replace(dataset, test=test),), learnt={})
     named = [
-        {row.name: row.variant for row in learn(each, name).rows if "on the test" not in row.name}
+        {
+            row.name: row.variant
+            for row in learn(each, name).rows
+            if "on the test" not in row.name
+        }
         for each in (plan, other)
     ]
     assert named[0] == named[1]
 
 
 @pytest.mark.parametrize("name", ["bayes", "linear", "ir3de", "ridgeway"])
-def test_domains_in_letters_of_their_own_are_told_apart(name: str, tmp_path: Path) -> None:
-    """Every router over tokens finds what is plain to see; places are those of the dataset's own order."""
+def test_domains_in_letters_of_their_own_are_told_apart(
+    name: str, tmp_path: Path
+) -> None:
+    """Every router over tokens finds what is plain to see; places are those of the dataset's own
+    order.
+    """
     plan = tiny_plan(tmp_path, tiny_dataset(("poetry", "code", "law")))
     row = learn(plan, name).rows[0]
     assert evaluation(row.route, plan.datasets[0].test).accuracy > 95
@@ -91,24 +103,37 @@ def test_domains_in_letters_of_their_own_are_told_apart(name: str, tmp_path: Pat
 @settings(max_examples=25)
 @given(data=st.data(), k=st.integers(1, 9))
 def test_a_vote_is_that_of_the_nearest(data: st.DataObject, k: int) -> None:
-    """By votes, then by order: straight from the definition; more neighbours than there are texts are all of them."""
+    """By votes, then by order: straight from the definition; more neighbours than there are texts
+    are all of them.
+    """
     places = np.array(data.draw(st.permutations(range(8))), dtype=np.float32)[:, None]
     labels = np.array(data.draw(st.lists(st.integers(0, 2), min_size=8, max_size=8)))
     prompt = data.draw(st.integers(0, 7)) + 0.25
     near = sorted(range(8), key=lambda text: abs(places[text, 0] - prompt))[:k]
     votes = [sum(labels[text] == domain for text in near) for domain in range(3)]
-    assert nearest(places, labels, k).predict(np.array([[prompt]], dtype=np.float32)) == votes.index(max(votes))
+    assert nearest(places, labels, k).predict(
+        np.array([[prompt]], dtype=np.float32)
+    ) == votes.index(max(votes))
 
 
 def test_an_embedding_is_of_its_text_alone(model: Path) -> None:
-    """Of length one, and the same whatever texts are read beside it; what stands beyond the limit is not read."""
+    """Of length one, and the same whatever texts are read beside it; what stands beyond the limit
+    is not read.
+    """
     encoder = TransformerSentences(model, "cpu", 128)
     texts = ["abc", "0123456789" * 20, "the law of the land", "a", ""]
-    together, alone = encoder.embed(texts), np.concatenate([encoder.embed([text]) for text in texts])
+    together, alone = (
+        encoder.embed(texts),
+        np.concatenate([encoder.embed([text]) for text in texts]),
+    )
     assert np.allclose(together, alone, atol=1e-5)
     assert np.allclose(np.linalg.norm(together, axis=1), 1, atol=1e-5)
-    assert np.array_equal(encoder.embed(["0123456789" * 20]), encoder.embed(["0123456789" * 30]))
-    assert not np.allclose(encoder.embed(["0123456789" * 5]), encoder.embed(["0123456789" * 6]))
+    assert np.array_equal(
+        encoder.embed(["0123456789" * 20]), encoder.embed(["0123456789" * 30])
+    )
+    assert not np.allclose(
+        encoder.embed(["0123456789" * 5]), encoder.embed(["0123456789" * 6])
+    )
 
 
 # MoDEM
@@ -120,7 +145,9 @@ def test_an_embedding_is_of_its_text_alone(model: Path) -> None:
 def test_the_papers_router_is_the_papers_formula(encoder: TableEncoder) -> None:
     """W = (A + λI)⁻¹B over single tokens with a constant feature, columns divided by their norm."""
     texts = split(tiny_dataset()).fit
-    parts = [summed_texts(encoder, PAPER.sampling, name, own) for name, own in texts.items()]
+    parts = [
+        summed_texts(encoder, PAPER.sampling, name, own) for name, own in texts.items()
+    ]
     made = solved(parts, encoder, normalise=True)
     counts = token_counts(encoder.tokenizer, texts, encoder.rows).astype(np.float64)
     rows = np.append(encoder.table * encoder.scale, np.ones((encoder.rows, 1)), axis=1)

@@ -42,7 +42,9 @@ def test_a_slope_is_the_exponent() -> None:
 
 
 def test_only_missing_points_are_measured(asked: list[float], tmp_path: Path) -> None:
-    """A second run adds to the file of the first; the slopes and the plot are those of all points."""
+    """A second run adds to the file of the first; the slopes and the plot are those of all
+    points.
+    """
     assert command("features", "--up-to", "256", "--out", str(tmp_path)) == 0
     assert command("features", "--up-to", "1024", "--out", str(tmp_path)) == 0
     assert asked == [64, 128, 256, 512, 1024]
@@ -90,6 +92,17 @@ def test_all_that_one_holder_does_in_a_masked_round_is_measured(
     save_encoder(tiny_encoder(), tmp_path / "encoder")
     monkeypatch.setattr(scale_points, "_ENCODER", f"dir:{tmp_path / 'encoder'}")
     found = holders("masked")(4, tmp_path)
-    steps = [json.loads(line)["step"] for line in (tmp_path / "own-work.jsonl").read_text().splitlines()]
-    assert list(dict.fromkeys(steps)) == ["announce", "share", "seal", "confirm_sum", "open_sum", "evaluate", "deliver"]
+    steps = [
+        json.loads(line)["step"]
+        for line in (tmp_path / "own-work.jsonl").read_text().splitlines()
+    ]
+    assert list(dict.fromkeys(steps)) == [
+        "announce",
+        "share",
+        "seal",
+        "confirm_sum",
+        "open_sum",
+        "evaluate",
+        "deliver",
+    ]
     assert (found["a holder sends, MB"] or 0) > 2e-3

@@ -17,14 +17,33 @@ from ridgeway.common.base.errors import RoundFailed
 from ridgeway.common.cli.terminal import run
 from ridgeway.simulations.experiments import __main__ as command
 from ridgeway.simulations.experiments.__main__ import PARTS, run_parts
-from ridgeway.simulations.experiments.report import ReportPart, ReportTable, draw, grid, markdown, read_part, write_part
+from ridgeway.simulations.experiments.report import (
+    ReportPart,
+    ReportTable,
+    draw,
+    grid,
+    markdown,
+    read_part,
+    write_part,
+)
 from tests.support.experiment_settings import tiny_dataset, tiny_plan
 
 TABLE = ReportTable(
-    "Routers", ("router", "accuracy", "texts"), (("ours", 97.25, 1_200), ("kNN", None, 7)), "A note.", best="more"
+    "Routers",
+    ("router", "accuracy", "texts"),
+    (("ours", 97.25, 1_200), ("kNN", None, 7)),
+    "A note.",
+    best="more",
 )
-cells = st.none() | st.text(max_size=9) | st.integers(-(10**9), 10**9) | st.floats(-1e9, 1e9)
-tables = st.lists(st.tuples(cells, cells), max_size=4).map(lambda rows: ReportTable("t", ("a", "b"), tuple(rows)))
+cells = (
+    st.none()
+    | st.text(max_size=9)
+    | st.integers(-(10**9), 10**9)
+    | st.floats(-1e9, 1e9)
+)
+tables = st.lists(st.tuples(cells, cells), max_size=4).map(
+    lambda rows: ReportTable("t", ("a", "b"), tuple(rows))
+)
 
 
 class FakeParts:
@@ -36,7 +55,9 @@ class FakeParts:
         for name in PARTS:
             module = ModuleType(name)
             vars(module)["run"] = lambda plan, name=name: self._run(name)
-            patch.setitem(sys.modules, f"ridgeway.simulations.experiments.{name}_part", module)
+            patch.setitem(
+                sys.modules, f"ridgeway.simulations.experiments.{name}_part", module
+            )
 
     def _run(self, name: str) -> ReportPart:
         self.ran.append(name)
@@ -51,7 +72,9 @@ def fake_parts(monkeypatch: pytest.MonkeyPatch) -> FakeParts:
 
 
 @given(found=st.lists(tables, max_size=2))
-def test_a_part_survives_json(found: list[ReportTable], tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_part_survives_json(
+    found: list[ReportTable], tmp_path_factory: pytest.TempPathFactory
+) -> None:
     path = tmp_path_factory.mktemp("part") / "part.json"
     part = ReportPart("title", ("words",), tuple(found), facts={"seed": 1})
     write_part(path, part)
@@ -60,7 +83,9 @@ def test_a_part_survives_json(found: list[ReportTable], tmp_path_factory: pytest
 
 def test_a_table_is_markdown() -> None:
     """Numbers to the right with their digits, gaps as dashes, and the best of a column bold."""
-    part = ReportPart("About", (), (replace(TABLE, rows=(*TABLE.rows, ("none", 3.0, 0))),))
+    part = ReportPart(
+        "About", (), (replace(TABLE, rows=(*TABLE.rows, ("none", 3.0, 0))),)
+    )
     lines = markdown(part).splitlines()
     assert lines[4:9] == [
         "| router | accuracy |     texts |",
@@ -72,22 +97,47 @@ def test_a_table_is_markdown() -> None:
 
 
 def test_a_column_without_anything_is_not_shown() -> None:
-    table = ReportTable("t", ("what", "aim", "ours"), (("speed", "", 2.0), ("size", "", None)))
-    assert grid(table).splitlines() == ["| what  | ours |", "| ----- | ---: |", "| speed |  2.0 |", "| size  |    – |"]
+    table = ReportTable(
+        "t", ("what", "aim", "ours"), (("speed", "", 2.0), ("size", "", None))
+    )
+    assert grid(table).splitlines() == [
+        "| what  | ours |",
+        "| ----- | ---: |",
+        "| speed |  2.0 |",
+        "| size  |    – |",
+    ]
 
 
 def test_a_table_is_drawn(tmp_path: Path) -> None:
-    """A row is a point with its name, several of one name a curve, and the page shows the picture."""
-    rows = (("kNN, k = 1", 2.0, 90.0), ("kNN, k = 5", 3.0, 91.0), ("Ridgeway (ours)", 0.05, 97.0))
-    table = ReportTable("Cost on clm", ("router", "a prompt, ms", "accuracy"), rows, plot=("a prompt, ms", "accuracy"))
+    """A row is a point with its name, several of one name a curve, and the page shows the
+    picture.
+    """
+    rows = (
+        ("kNN, k = 1", 2.0, 90.0),
+        ("kNN, k = 5", 3.0, 91.0),
+        ("Ridgeway (ours)", 0.05, 97.0),
+    )
+    table = ReportTable(
+        "Cost on clm",
+        ("router", "a prompt, ms", "accuracy"),
+        rows,
+        plot=("a prompt, ms", "accuracy"),
+    )
     draw(table, tmp_path / table.picture)
     drawn = (tmp_path / "cost-on-clm.svg").read_text()
-    assert [drawn.count(f"<!-- {name} -->") for name in ("kNN", "Ridgeway (ours)", "kNN, k = 1")] == [1, 1, 0]
+    assert [
+        drawn.count(f"<!-- {name} -->")
+        for name in ("kNN", "Ridgeway (ours)", "kNN, k = 1")
+    ] == [1, 1, 0]
     assert "![Cost on clm](cost-on-clm.svg)" in markdown(ReportPart("t", (), (table,)))
 
 
-def test_a_part_is_run_once_and_then_kept(fake_parts: FakeParts, tmp_path: Path) -> None:
-    """Another seed, text, encoder or size runs it anew, and so does `fresh`; the page holds every part once."""
+def test_a_part_is_run_once_and_then_kept(
+    fake_parts: FakeParts, tmp_path: Path
+) -> None:
+    """Another seed, text, encoder or size runs it anew, and so does `fresh`; the page holds every
+    part once.
+    """
     plan = tiny_plan(tmp_path)
     others = [
         replace(plan, seed=2),
@@ -105,13 +155,17 @@ def test_a_part_is_run_once_and_then_kept(fake_parts: FakeParts, tmp_path: Path)
     assert (tmp_path / "out" / "report.md").read_text().count("About epsilon") == 1
 
 
-def test_a_part_that_fails_costs_no_other(fake_parts: FakeParts, tmp_path: Path) -> None:
+def test_a_part_that_fails_costs_no_other(
+    fake_parts: FakeParts, tmp_path: Path
+) -> None:
     fake_parts.wrong = "epsilon"
     assert run_parts(PARTS, tiny_plan(tmp_path), tmp_path) == {"epsilon": "no round"}
     assert fake_parts.ran == list(PARTS)
     assert not (tmp_path / "epsilon.json").exists()
     page = (tmp_path / "report.md").read_text()
-    assert [name for name in PARTS if f"About {name}" in page] == [name for name in PARTS if name != "epsilon"]
+    assert [name for name in PARTS if f"About {name}" in page] == [
+        name for name in PARTS if name != "epsilon"
+    ]
 
 
 def call(*words: object) -> int:
@@ -130,7 +184,10 @@ def data(tmp_path: Path) -> Path:
 
 
 def test_the_command_runs_parts_over_folders(
-    fake_parts: FakeParts, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    fake_parts: FakeParts,
+    data: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """All of them unless some are named; tables go to stdout, each part to its JSON."""
     assert call("--data", data, "--out", tmp_path / "out", "--device", "cpu") == 0
@@ -142,12 +199,20 @@ def test_the_command_runs_parts_over_folders(
 
 
 def test_the_command_says_what_is_wrong(
-    fake_parts: FakeParts, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    fake_parts: FakeParts,
+    data: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """A part that there is not, a folder that there is not, two of one name; exit 1 where a part failed."""
+    """A part that there is not, a folder that there is not, two of one name; exit 1 where a part
+    failed.
+    """
     assert call("oracle") == 2
     assert "there is no part 'oracle'; there are summary" in capsys.readouterr().err
     assert call("--data", tmp_path / "nowhere") == 2
     assert call("--data", data, "--data", data) == 2
     fake_parts.wrong = "privacy"
-    assert call("privacy", "--data", data, "--out", tmp_path / "out", "--device", "cpu") == 1
+    assert (
+        call("privacy", "--data", data, "--out", tmp_path / "out", "--device", "cpu")
+        == 1
+    )

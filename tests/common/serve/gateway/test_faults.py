@@ -1,7 +1,8 @@
-"""Experts that hang, die or talk nonsense: who asks gets a proper error or the fallback's answer, and all goes on.
+"""Experts that hang, die or talk nonsense: who asks gets a proper error or the fallback's answer,
+and all goes on.
 
-Each fault has experts of its own, so that one that is left alone after many failures changes no other test. They are
-asked by two services: `alone` has no fallback, `backed` has one.
+Each fault has experts of its own, so that one that is left alone after many failures changes no
+other test. They are asked by two services: `alone` has no fallback, `backed` has one.
 """
 
 from __future__ import annotations
@@ -53,7 +54,9 @@ WHOLE: dict[str, tuple[Part, int]] = {
     "endless-body": (faulty.endless_body, 502),
     "too-many": (faulty.too_many, 429),
 }
-"""What an expert does with a request for a whole answer, and the status that whoever asked then gets."""
+"""What an expert does with a request for a whole answer, and the status that whoever asked then
+gets.
+"""
 
 FIRST: dict[str, tuple[Part, int]] = {
     "hangs-s": (faulty.hangs, 504),
@@ -84,7 +87,10 @@ OTHERS: dict[str, Part] = {
     "broken-events": faulty.broken_events,
     "pours": faulty.pours,
 }
-PARTS = {**{name: part for name, (part, _) in {**WHOLE, **FIRST, **MIDST}.items()}, **OTHERS}
+PARTS = {
+    **{name: part for name, (part, _) in {**WHOLE, **FIRST, **MIDST}.items()},
+    **OTHERS,
+}
 DOMAINS = [*WHOLE, *FIRST, *MIDST, "unauthorised", "refused", "refused-s"]
 """The other experts have no domain: they are only asked by name."""
 HASTY = ("hangs", "trickles-body", "hangs-s", "hangs-after-two")
@@ -102,14 +108,23 @@ def experts() -> Iterator[Troupe]:
 
 
 @pytest.fixture(scope="module")
-def services(experts: Troupe, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Local]]:
+def services(
+    experts: Troupe, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, Local]]:
     """One without a fallback and one with, both of the same experts."""
     folder = tmp_path_factory.mktemp("faults")
     release_of(folder / "release", DOMAINS)
-    settings: dict[str, Any] = {"every": USUAL, **dict.fromkeys(HASTY, SHORT), **dict.fromkeys(PATIENT, LONG)}
+    settings: dict[str, Any] = {
+        "every": USUAL,
+        **dict.fromkeys(HASTY, SHORT),
+        **dict.fromkeys(PATIENT, LONG),
+    }
     with contextlib.ExitStack() as stack:
         urls = {name: each.url for name, each in experts.items()}
-        urls |= {name: stack.enter_context(faulty.nobody()) for name in ("refused", "refused-s")}
+        urls |= {
+            name: stack.enter_context(faulty.nobody())
+            for name in ("refused", "refused-s")
+        }
         made = {}
         for name, fallback in (("alone", ""), ("backed", "good")):
             file = write_experts(folder / f"{name}.toml", urls, fallback, **settings)
@@ -119,13 +134,17 @@ def services(experts: Troupe, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 @pytest.fixture
-def alone(services: dict[str, Local], caplog: pytest.LogCaptureFixture) -> Iterator[Local]:
+def alone(
+    services: dict[str, Local], caplog: pytest.LogCaptureFixture
+) -> Iterator[Local]:
     yield services["alone"]
     assert_well(services["alone"], caplog)
 
 
 @pytest.fixture
-def backed(services: dict[str, Local], caplog: pytest.LogCaptureFixture) -> Iterator[Local]:
+def backed(
+    services: dict[str, Local], caplog: pytest.LogCaptureFixture
+) -> Iterator[Local]:
     yield services["backed"]
     assert_well(services["backed"], caplog)
 
@@ -144,7 +163,9 @@ def secret_prompt(fault: str) -> str:
 
 
 def client(served: Local) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{served.http.base_url}/v1", api_key="none", max_retries=0)
+    return openai.OpenAI(
+        base_url=f"{served.http.base_url}/v1", api_key="none", max_retries=0
+    )
 
 
 def said(response: httpx.Response) -> str:
@@ -156,7 +177,10 @@ def clean(response: httpx.Response) -> dict[str, Any]:
     """The error of an answer, which tells nothing of the expert's inside."""
     error = complaint(response)
     told = response.text + str(response.headers)
-    assert all(word not in told for word in (KEY, "sk-exp", "Traceback", "/secret/place", "127.0.0.1", "nginx")), told
+    assert all(
+        word not in told
+        for word in (KEY, "sk-exp", "Traceback", "/secret/place", "127.0.0.1", "nginx")
+    ), told
     return error
 
 
@@ -165,7 +189,9 @@ def clean(response: httpx.Response) -> dict[str, Any]:
 
 @pytest.mark.parametrize("fault", [*WHOLE, "refused"])
 def test_without_a_fallback_a_fault_is_a_proper_error(alone: Local, fault: str) -> None:
-    """The status says whose fault it was and whether to come again; the body has the shape of OpenAI's errors."""
+    """The status says whose fault it was and whether to come again; the body has the shape of
+    OpenAI's errors.
+    """
     response = alone.chat(fault)
     expected = WHOLE[fault][1] if fault in WHOLE else 503
     assert response.status_code == expected, response.text
@@ -173,13 +199,19 @@ def test_without_a_fallback_a_fault_is_a_proper_error(alone: Local, fault: str) 
 
 
 @pytest.mark.parametrize("fault", [*WHOLE, "refused"])
-def test_with_a_fallback_a_fault_is_not_noticed(backed: Local, experts: Troupe, fault: str) -> None:
-    """The fallback answers in the place of an expert that cannot, and the headers say so; one that hangs is left."""
+def test_with_a_fallback_a_fault_is_not_noticed(
+    backed: Local, experts: Troupe, fault: str
+) -> None:
+    """The fallback answers in the place of an expert that cannot, and the headers say so; one that
+    hangs is left.
+    """
     response = backed.chat("auto", secret_prompt(fault))
     assert said(response) == "good"
     assert response.headers["x-ridgeway-domain"] == fault
     assert response.headers["x-ridgeway-expert"] == "good"
-    assert response.headers["x-ridgeway-reason"] == ("busy" if fault == "too-many" else "down")
+    assert response.headers["x-ridgeway-reason"] == (
+        "busy" if fault == "too-many" else "down"
+    )
     assert fault != "hangs" or experts[fault].last().gone.wait(faulty.PATIENCE_S)
 
 
@@ -196,7 +228,9 @@ def test_a_forced_expert_has_no_fallback(backed: Local, stream: bool) -> None:
 def test_a_key_that_an_expert_refuses_is_not_the_clients_mistake(
     which: str, stream: bool, request: pytest.FixtureRequest
 ) -> None:
-    """Not 401, which would send the client to look at its own key, and no fallback that would hide it for ever."""
+    """Not 401, which would send the client to look at its own key, and no fallback that would hide
+    it for ever.
+    """
     served: Local = request.getfixturevalue(which)
     response = served.chat("auto", secret_prompt("unauthorised"), stream=stream)
     assert response.status_code == 502, response.text
@@ -205,7 +239,9 @@ def test_a_key_that_an_expert_refuses_is_not_the_clients_mistake(
 
 @pytest.mark.parametrize("fault", [*FIRST, "refused-s"])
 def test_a_stream_that_cannot_begin_is_a_proper_error(alone: Local, fault: str) -> None:
-    """As long as no token was passed on the answer can still be an error, with a status, as if it were not streamed."""
+    """As long as no token was passed on the answer can still be an error, with a status, as if it
+    were not streamed.
+    """
     response = alone.chat(fault, stream=True)
     expected = FIRST[fault][1] if fault in FIRST else 503
     assert response.status_code == expected, response.text
@@ -213,7 +249,9 @@ def test_a_stream_that_cannot_begin_is_a_proper_error(alone: Local, fault: str) 
 
 
 @pytest.mark.parametrize("fault", [*FIRST, "refused-s"])
-def test_a_stream_that_cannot_begin_is_begun_by_the_fallback(backed: Local, fault: str) -> None:
+def test_a_stream_that_cannot_begin_is_begun_by_the_fallback(
+    backed: Local, fault: str
+) -> None:
     """Whoever asked sees one whole stream, the fallback's."""
     with backed.streamed("auto", secret_prompt(fault)) as response:
         events = list(tokens_of(response.iter_lines()))
@@ -227,7 +265,9 @@ def test_when_to_come_again_is_passed_on(alone: Local) -> None:
     response = alone.chat("too-many")
     assert response.headers["retry-after"] == "7"
     with client(alone) as asking, pytest.raises(openai.RateLimitError):
-        asking.chat.completions.create(model="too-many", messages=[{"role": "user", "content": SECRET}])
+        asking.chat.completions.create(
+            model="too-many", messages=[{"role": "user", "content": SECRET}]
+        )
 
 
 # In the midst of a stream
@@ -238,7 +278,9 @@ def test_when_to_come_again_is_passed_on(alone: Local) -> None:
 def test_a_stream_that_breaks_ends_with_an_error_after_what_came(
     fault: str, which: str, experts: Troupe, request: pytest.FixtureRequest
 ) -> None:
-    """Two tokens came; then an error as an event, and no [DONE], which would pass half an answer off as a whole one."""
+    """Two tokens came; then an error as an event, and no [DONE], which would pass half an answer
+    off as a whole one.
+    """
     served: Local = request.getfixturevalue(which)
     with served.streamed("auto", secret_prompt(fault)) as response:
         events = faulty.all_events(tokens_of(response.iter_lines()), experts[fault])
@@ -249,7 +291,9 @@ def test_a_stream_that_breaks_ends_with_an_error_after_what_came(
 
 
 @pytest.mark.parametrize("fault", MIDST)
-def test_the_official_client_sees_a_broken_stream_as_an_error(alone: Local, experts: Troupe, fault: str) -> None:
+def test_the_official_client_sees_a_broken_stream_as_an_error(
+    alone: Local, experts: Troupe, fault: str
+) -> None:
     """After two tokens it raises; nobody can take the half for the whole."""
     asked: Any = {"model": fault, "messages": [{"role": "user", "content": SECRET}]}
     words = []
@@ -261,7 +305,9 @@ def test_the_official_client_sees_a_broken_stream_as_an_error(alone: Local, expe
     assert words == ["one", "two"]
 
 
-def test_a_stream_of_something_else_is_not_passed_off_as_an_answer(alone: Local) -> None:
+def test_a_stream_of_something_else_is_not_passed_off_as_an_answer(
+    alone: Local,
+) -> None:
     """Neither a good answer nor silence: a proper error, or at least no [DONE]."""
     response = alone.chat("broken-events", stream=True)
     if response.status_code == 200:
@@ -273,7 +319,9 @@ def test_a_stream_of_something_else_is_not_passed_off_as_an_answer(alone: Local)
 
 @pytest.mark.parametrize("fault", ["endless-line", "endless-body"])
 def test_what_has_no_end_does_not_fill_the_memory(alone: Local, fault: str) -> None:
-    """Gigabytes from an expert go nowhere: they are refused, or passed on no faster than they are read."""
+    """Gigabytes from an expert go nowhere: they are refused, or passed on no faster than they are
+    read.
+    """
     before = memory()
     with contextlib.suppress(httpx.HTTPError), alone.streamed(fault) as response:
         most = 0
@@ -296,7 +344,9 @@ def test_a_stream_of_nothing_but_comments_holds_nobody_up(alone: Local) -> None:
 # Whoever asked has gone
 
 
-def test_a_client_that_does_not_read_slows_its_expert_down(alone: Local, experts: Troupe) -> None:
+def test_a_client_that_does_not_read_slows_its_expert_down(
+    alone: Local, experts: Troupe
+) -> None:
     """What nobody takes is not kept: the expert has to wait, and the memory stays as it is."""
     before = memory()
     with alone.streamed("pours") as response:
@@ -312,21 +362,34 @@ def test_a_client_that_does_not_read_slows_its_expert_down(alone: Local, experts
 
 
 def test_many_that_wait_hold_nobody_up(alone: Local, experts: Troupe) -> None:
-    """A hundred requests to an expert that hangs leave the others as quick as before, and end with their clients."""
+    """A hundred requests to an expert that hangs leave the others as quick as before, and end with
+    their clients.
+    """
     before = len(experts["long"].asked)
 
     async def wait_and_ask() -> None:
         limits = httpx.Limits(max_connections=None)
         async with httpx.AsyncClient(
-            base_url=alone.http.base_url, trust_env=False, timeout=MAX_WAIT_S, limits=limits
+            base_url=alone.http.base_url,
+            trust_env=False,
+            timeout=MAX_WAIT_S,
+            limits=limits,
         ) as client:
             waiting = [
-                asyncio.create_task(client.post("/v1/chat/completions", json=chat("long", str(number))))
+                asyncio.create_task(
+                    client.post("/v1/chat/completions", json=chat("long", str(number)))
+                )
                 for number in range(100)
             ]
-            await asyncio.to_thread(faulty.wait_for, lambda: len(experts["long"].asked) == before + 100, "all asked")
+            await asyncio.to_thread(
+                faulty.wait_for,
+                lambda: len(experts["long"].asked) == before + 100,
+                "all asked",
+            )
             began = time.monotonic()
-            answer = await client.post("/v1/chat/completions", json=chat("good", "hello"))
+            answer = await client.post(
+                "/v1/chat/completions", json=chat("good", "hello")
+            )
             assert said(answer) == "good"
             assert time.monotonic() - began < 5 * processes_per_core()
             for each in waiting:
@@ -334,5 +397,7 @@ def test_many_that_wait_hold_nobody_up(alone: Local, experts: Troupe) -> None:
             await asyncio.gather(*waiting, return_exceptions=True)
 
     asyncio.run(wait_and_ask())
-    assert all(each.gone.wait(faulty.PATIENCE_S) for each in experts["long"].asked[before:])
+    assert all(
+        each.gone.wait(faulty.PATIENCE_S) for each in experts["long"].asked[before:]
+    )
     assert alone.http.get("/readyz").json()["experts"]["long"] == "up"

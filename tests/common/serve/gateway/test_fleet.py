@@ -1,4 +1,6 @@
-"""Experts as a fleet: several addresses an expert, several experts a domain, and chains of fallbacks with reasons."""
+"""Experts as a fleet: several addresses an expert, several experts a domain, and chains of
+fallbacks with reasons.
+"""
 
 from __future__ import annotations
 
@@ -59,13 +61,22 @@ def fleet_toml(experts: Mapping[str, Mapping[str, Any]], top: str = "") -> str:
     lines = [top]
     for name, settings in experts.items():
         own = {"model": f"{name}-model", **settings}
-        lines += [f"[experts.{json.dumps(name)}]", *(f"{field} = {_toml(value)}" for field, value in own.items())]
+        lines += [
+            f"[experts.{json.dumps(name)}]",
+            *(f"{field} = {_toml(value)}" for field, value in own.items()),
+        ]
     return "\n".join(lines) + "\n"
 
 
 def _toml(value: Any) -> str:
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{json.dumps(name)} = {_toml(each)}" for name, each in value.items()) + "}"
+        return (
+            "{"
+            + ", ".join(
+                f"{json.dumps(name)} = {_toml(each)}" for name, each in value.items()
+            )
+            + "}"
+        )
     if isinstance(value, list):
         return "[" + ", ".join(map(_toml, value)) + "]"
     return json.dumps(value)
@@ -77,7 +88,9 @@ Fleet = Callable[..., contextlib.AbstractContextManager[Local]]
 @pytest.fixture
 def fleet(release: Path, tmp_path: Path) -> Fleet:
     @contextlib.contextmanager
-    def play(experts: Mapping[str, Mapping[str, Any]], top: str = "", mu: float | None = None) -> Iterator[Local]:
+    def play(
+        experts: Mapping[str, Mapping[str, Any]], top: str = "", mu: float | None = None
+    ) -> Iterator[Local]:
         file = tmp_path / "experts.toml"
         top += "" if mu is None else f"\nmu = {mu}"
         file.write_text(fleet_toml(experts, top))
@@ -96,9 +109,13 @@ def cast_of(stack: contextlib.ExitStack, *parts: Part) -> list[Expert]:
 
 @given(ends=st.lists(st.integers(0, 30), max_size=30))
 def test_requests_are_shared_out(ends: list[int]) -> None:
-    """While all are up no address has more requests running than another would have with one more."""
+    """While all are up no address has more requests running than another would have with one
+    more.
+    """
     places = tuple(f"http://127.0.0.1:{port}/v1" for port in range(9000, 9005))
-    link = ExpertLink("law", ExpertEntry(addresses=places, model="m"), None, Metrics(), Clock())
+    link = ExpertLink(
+        "law", ExpertEntry(addresses=places, model="m"), None, Metrics(), Clock()
+    )
     running: list[Attempt] = []
     for end in [*ends, *[99] * 20]:
         if end < len(running):
@@ -116,7 +133,9 @@ def test_requests_are_shared_between_addresses(fleet: Fleet) -> None:
     with contextlib.ExitStack() as stack:
         one, two = cast_of(stack, step_by_step(steps), step_by_step(steps))
         addresses = [one.url, two.url]
-        local = stack.enter_context(fleet({"law": {"addresses": addresses}}, 'fallback = "law"'))
+        local = stack.enter_context(
+            fleet({"law": {"addresses": addresses}}, 'fallback = "law"')
+        )
         with ThreadPoolExecutor(8) as pool:
             asking = [pool.submit(local.chat, "law", stream=True) for _ in range(8)]
             wait_for(lambda: len(one.asked) + len(two.asked) == 8, "all were asked")
@@ -127,11 +146,18 @@ def test_requests_are_shared_between_addresses(fleet: Fleet) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("part", [dies_at_once, fails, too_many])
-def test_what_fails_at_one_address_is_asked_at_another(fleet: Fleet, part: Part, stream: bool) -> None:
-    """No client notices, not even one that has named the expert, and nobody in the expert's place is asked."""
+def test_what_fails_at_one_address_is_asked_at_another(
+    fleet: Fleet, part: Part, stream: bool
+) -> None:
+    """No client notices, not even one that has named the expert, and nobody in the expert's place
+    is asked.
+    """
     with contextlib.ExitStack() as stack:
         bad, good, other = cast_of(stack, part, well("law"), well("generalist"))
-        experts = {"law": {"addresses": [bad.url, good.url]}, "generalist": {"base_url": other.url}}
+        experts = {
+            "law": {"addresses": [bad.url, good.url]},
+            "generalist": {"base_url": other.url},
+        }
         local = stack.enter_context(fleet(experts, 'fallback = "generalist"'))
         for model in ("auto", "law") * 4:
             response = local.chat(model, LAW, stream=stream)
@@ -141,11 +167,15 @@ def test_what_fails_at_one_address_is_asked_at_another(fleet: Fleet, part: Part,
         assert len(bad.asked) >= 4 and len(good.asked) == 8 and not other.asked
 
 
-def test_an_address_that_is_down_is_left_alone_and_the_expert_is_degraded(fleet: Fleet) -> None:
+def test_an_address_that_is_down_is_left_alone_and_the_expert_is_degraded(
+    fleet: Fleet,
+) -> None:
     """After five failures only the others are asked; the states and the metrics tell it."""
     with contextlib.ExitStack() as stack:
         bad, good = cast_of(stack, fails, well("law"))
-        local = stack.enter_context(fleet({"law": {"addresses": [bad.url, good.url]}}, 'fallback = "law"'))
+        local = stack.enter_context(
+            fleet({"law": {"addresses": [bad.url, good.url]}}, 'fallback = "law"')
+        )
         for _ in range(4 * MAX_FAILURES):
             assert local.chat("law").status_code == 200
         assert len(bad.asked) == MAX_FAILURES
@@ -163,7 +193,9 @@ def test_the_first_request_after_a_pause_tries_the_address(fleet: Fleet) -> None
     """However few requests there are: else an address would never come back."""
     clock = Clock()
     places = tuple(f"http://127.0.0.1:{port}/v1" for port in (9000, 9001))
-    link = ExpertLink("law", ExpertEntry(addresses=places, model="m"), None, Metrics(), clock)
+    link = ExpertLink(
+        "law", ExpertEntry(addresses=places, model="m"), None, Metrics(), clock
+    )
     first = link.addresses[0]
     for _ in range(MAX_FAILURES):
         first.breaker.settle(first.breaker.enter() or 0, False)
@@ -173,7 +205,9 @@ def test_the_first_request_after_a_pause_tries_the_address(fleet: Fleet) -> None
     assert link.begin().address.number == 2
 
 
-def test_a_request_that_takes_too_long_is_asked_at_two_addresses_at_most(fleet: Fleet) -> None:
+def test_a_request_that_takes_too_long_is_asked_at_two_addresses_at_most(
+    fleet: Fleet,
+) -> None:
     """It may be the request itself that takes long; a third would only be kept busy too."""
     with contextlib.ExitStack() as stack:
         experts = cast_of(stack, hangs, hangs, hangs)
@@ -215,14 +249,24 @@ def test_an_address_that_fails_its_health_checks_is_not_asked(fleet: Fleet) -> N
 
     with contextlib.ExitStack() as stack:
         one, other = cast_of(stack, checked, well("law"))
-        other.part = lambda asked: asked.reply(200, b"{}") if asked.method == "GET" else well("law")(asked)
-        settings = {"addresses": [one.url, other.url], "health": "/health", "health_interval": 0.05}
+        other.part = lambda asked: (
+            asked.reply(200, b"{}") if asked.method == "GET" else well("law")(asked)
+        )
+        settings = {
+            "addresses": [one.url, other.url],
+            "health": "/health",
+            "health_interval": 0.05,
+        }
         ill.set()
         local = stack.enter_context(fleet({"law": settings}, 'fallback = "law"'))
-        wait_for(lambda: local.states() == {"law": "degraded"}, "the checks have failed")
+        wait_for(
+            lambda: local.states() == {"law": "degraded"}, "the checks have failed"
+        )
         for _ in range(4):
             assert local.chat("law").status_code == 200
-        assert all(each.method == "GET" and each.path == "/health" for each in one.asked)
+        assert all(
+            each.method == "GET" and each.path == "/health" for each in one.asked
+        )
         ill.clear()
         wait_for(lambda: local.states() == {"law": "up"}, "a check has passed")
         local.clock.now += 60.0
@@ -234,23 +278,47 @@ def test_an_address_that_fails_its_health_checks_is_not_asked(fleet: Fleet) -> N
 # Several experts a domain, and what they cost
 
 
-def test_of_several_experts_of_a_domain_the_worthiest_answers_and_cost_flips_it(fleet: Fleet) -> None:
-    """By quality in the domain without a weight of cost; with a weight that outdoes the difference, the cheaper one."""
+def test_of_several_experts_of_a_domain_the_worthiest_answers_and_cost_flips_it(
+    fleet: Fleet,
+) -> None:
+    """By quality in the domain without a weight of cost; with a weight that outdoes the difference,
+    the cheaper one.
+    """
     with contextlib.ExitStack() as stack:
-        large, small, other = cast_of(stack, well("large"), well("small"), well("generalist"))
+        large, small, other = cast_of(
+            stack, well("large"), well("small"), well("generalist")
+        )
         experts = {
-            "small": {"base_url": small.url, "domains": {"law": 0.8, "code": 0.9}, "cost": 1.0},
-            "large": {"base_url": large.url, "domains": {"law": 0.9, "code": 0.7}, "cost": 2.0},
+            "small": {
+                "base_url": small.url,
+                "domains": {"law": 0.8, "code": 0.9},
+                "cost": 1.0,
+            },
+            "large": {
+                "base_url": large.url,
+                "domains": {"law": 0.9, "code": 0.7},
+                "cost": 2.0,
+            },
             "generalist": {"base_url": other.url},
         }
-        expected = {0.0: ("large", "best"), 0.05: ("large", "best"), 0.2: ("small", "cost")}
+        expected = {
+            0.0: ("large", "best"),
+            0.05: ("large", "best"),
+            0.2: ("small", "cost"),
+        }
         for mu, (expert, reason) in expected.items():
             with fleet(experts, 'fallback = "generalist"', mu) as local:
                 assert answered_by(local.chat(content=LAW)) == (expert, reason)
                 told = local.post("/v1/route", {"prompt": LAW}).json()
                 assert (told["expert"], told["expert_reason"]) == (expert, reason)
-                assert answered_by(local.chat(content=prompt_for("code", DOMAINS))) == ("small", "best")
-                assert answered_by(local.chat(content=prompt_for("médecine", DOMAINS)))[0] == "generalist"
+                assert answered_by(local.chat(content=prompt_for("code", DOMAINS))) == (
+                    "small",
+                    "best",
+                )
+                assert (
+                    answered_by(local.chat(content=prompt_for("médecine", DOMAINS)))[0]
+                    == "generalist"
+                )
 
 
 def test_a_peer_of_the_domain_answers_before_the_fallback(fleet: Fleet) -> None:
@@ -274,7 +342,9 @@ def test_a_peer_of_the_domain_answers_before_the_fallback(fleet: Fleet) -> None:
             response = local.chat(content=LAW)
             assert response.status_code == 502
             message = complaint(response)["message"]
-            assert [message.index(repr(name)) for name in ("large", "small", "generalist")] == sorted(
+            assert [
+                message.index(repr(name)) for name in ("large", "small", "generalist")
+            ] == sorted(
                 message.index(repr(name)) for name in ("large", "small", "generalist")
             )
 
@@ -282,7 +352,12 @@ def test_a_peer_of_the_domain_answers_before_the_fallback(fleet: Fleet) -> None:
 # Chains of fallbacks
 
 
-too_long = complains(400, "This model's maximum context length is 4096 tokens.", type="BadRequestError", code=400)
+too_long = complains(
+    400,
+    "This model's maximum context length is 4096 tokens.",
+    type="BadRequestError",
+    code=400,
+)
 CHAIN = [
     {"expert": "spare", "on": ["down"]},
     {"expert": "long", "on": ["context"]},
@@ -300,25 +375,41 @@ CHAIN = [
         (too_many, "other", "busy"),
     ],
 )
-def test_each_reason_has_its_own_fallback(fleet: Fleet, part: Part, expert: str, reason: str, stream: bool) -> None:
+def test_each_reason_has_its_own_fallback(
+    fleet: Fleet, part: Part, expert: str, reason: str, stream: bool
+) -> None:
     """An expert's own chain says who answers in its place, and the headers say why."""
     with contextlib.ExitStack() as stack:
         names = ("law", "spare", "long", "other")
-        experts = dict(zip(names, cast_of(stack, part, *map(well, names[1:])), strict=True))
-        settings: dict[str, Any] = {name: {"base_url": each.url} for name, each in experts.items()}
+        experts = dict(
+            zip(names, cast_of(stack, part, *map(well, names[1:])), strict=True)
+        )
+        settings: dict[str, Any] = {
+            name: {"base_url": each.url} for name, each in experts.items()
+        }
         settings["law"]["fallbacks"] = CHAIN
         with fleet(settings, 'fallback = "spare"') as local:
             response = local.chat(content=LAW, stream=stream)
             assert response.status_code == 200
-            assert (response.headers["x-ridgeway-expert"], response.headers["x-ridgeway-reason"]) == (expert, reason)
-            assert [name for name in names if experts[name].asked] == sorted({"law", expert}, key=names.index)
+            assert (
+                response.headers["x-ridgeway-expert"],
+                response.headers["x-ridgeway-reason"],
+            ) == (expert, reason)
+            assert [name for name in names if experts[name].asked] == sorted(
+                {"law", expert}, key=names.index
+            )
 
 
 def test_a_chain_goes_on_from_where_it_is(fleet: Fleet) -> None:
-    """A prompt too long for the expert and one that is down: the next in the chain that is there for that reason."""
+    """A prompt too long for the expert and one that is down: the next in the chain that is there
+    for that reason.
+    """
     with contextlib.ExitStack() as stack:
         law, long, other = cast_of(stack, too_long, fails, well("other"))
-        chain = [{"expert": "long", "on": ["context"]}, {"expert": "other", "on": ["down", "context"]}]
+        chain = [
+            {"expert": "long", "on": ["context"]},
+            {"expert": "other", "on": ["down", "context"]},
+        ]
         experts = {
             "law": {"base_url": law.url, "fallbacks": chain},
             "long": {"base_url": long.url},
@@ -331,11 +422,18 @@ def test_a_chain_goes_on_from_where_it_is(fleet: Fleet) -> None:
 
 
 @pytest.mark.parametrize("part", [too_long, refuses_the_request])
-def test_a_prompt_that_is_too_long_is_told_where_no_other_is_named(fleet: Fleet, part: Part) -> None:
-    """The expert's own words come back, and nobody else is asked; nor is another mistake a reason."""
+def test_a_prompt_that_is_too_long_is_told_where_no_other_is_named(
+    fleet: Fleet, part: Part
+) -> None:
+    """The expert's own words come back, and nobody else is asked; nor is another mistake a
+    reason.
+    """
     with contextlib.ExitStack() as stack:
         law, other = cast_of(stack, part, well("generalist"))
-        experts: dict[str, Any] = {"law": {"base_url": law.url}, "generalist": {"base_url": other.url}}
+        experts: dict[str, Any] = {
+            "law": {"base_url": law.url},
+            "generalist": {"base_url": other.url},
+        }
         if part is refuses_the_request:
             experts["law"]["fallbacks"] = [{"expert": "generalist", "on": ["context"]}]
         with fleet(experts, 'fallback = "generalist"') as local:
@@ -348,9 +446,13 @@ def test_a_prompt_that_is_too_long_is_told_where_no_other_is_named(fleet: Fleet,
 
 
 @pytest.mark.slow
-def test_nothing_ends_silently_while_addresses_are_killed_and_releases_change(tmp_path: Path) -> None:
-    """Real processes, ended by SIGKILL with requests under way and started again, under twenty releases: every request
-    is answered, and every stream is whole, letter by letter, or a beginning with an error as its last event."""
+def test_nothing_ends_silently_while_addresses_are_killed_and_releases_change(
+    tmp_path: Path,
+) -> None:
+    """Real processes, ended by SIGKILL with requests under way and started again, under twenty
+    releases: every request is answered, and every stream is whole, letter by letter, or a beginning
+    with an error as its last event.
+    """
     ports = [free_port() for _ in range(3)]
     running = {port: start_expert(port) for port in ports}
     stop, release, file = Event(), tmp_path / "release", tmp_path / "experts.toml"
@@ -360,26 +462,45 @@ def test_nothing_ends_silently_while_addresses_are_killed_and_releases_change(tm
     try:
         for port in ports:
             wait_for(lambda port=port: _answers(port), "the expert answers")  # type: ignore[misc]
-        with served(release, ExpertsFile(file)) as local, ThreadPoolExecutor(LOAD_THREADS) as pool:
+        with (
+            served(release, ExpertsFile(file)) as local,
+            ThreadPoolExecutor(LOAD_THREADS) as pool,
+        ):
             url = str(local.http.base_url)
             asking = [pool.submit(_ask_on, url, stop) for _ in range(2)]
-            streaming = [pool.submit(_stream_on, url, f"{name}", stop) for name in range(LOAD_THREADS - 2)]
+            streaming = [
+                pool.submit(_stream_on, url, f"{name}", stop)
+                for name in range(LOAD_THREADS - 2)
+            ]
             for number in range(KILLS):
                 for turn in range(RELEASES // KILLS):
                     time.sleep(KILL_EVERY_S / (RELEASES // KILLS))
-                    release_of(release, ["code", "law"], strength=200 + 10 * number + turn)
+                    release_of(
+                        release, ["code", "law"], strength=200 + 10 * number + turn
+                    )
                 port = ports[number % len(ports)]
                 running[port].kill()
                 running[port].wait()
                 running[port] = start_expert(port)
                 wait_for(lambda port=port: _answers(port), "the expert is back")  # type: ignore[misc]
             stop.set()
-            counts, streams = [each.result() for each in asking], [each.result() for each in streaming]
-            failed = local.counted("expert_requests_total", expert="law", outcome="failed")
-            unreachable = local.counted("expert_requests_total", expert="law", outcome="unreachable")
-            broken = local.counted("expert_requests_total", expert="law", outcome="broken_off")
+            counts, streams = (
+                [each.result() for each in asking],
+                [each.result() for each in streaming],
+            )
+            failed = local.counted(
+                "expert_requests_total", expert="law", outcome="failed"
+            )
+            unreachable = local.counted(
+                "expert_requests_total", expert="law", outcome="unreachable"
+            )
+            broken = local.counted(
+                "expert_requests_total", expert="law", outcome="broken_off"
+            )
         assert {status for each in counts for status in each} == {200}, counts
-        assert failed + unreachable > 0, "nothing was under way when an expert was killed"
+        assert failed + unreachable > 0, (
+            "nothing was under way when an expert was killed"
+        )
         assert 0 < sum(cut_off for _, cut_off in streams) <= broken, streams
         assert all(whole for whole, _ in streams), streams
     finally:
@@ -391,7 +512,9 @@ def test_nothing_ends_silently_while_addresses_are_killed_and_releases_change(tm
 
 def _answers(port: int) -> bool:
     with contextlib.suppress(httpx.HTTPError):
-        return httpx.get(f"http://127.0.0.1:{port}/", trust_env=False).status_code == 200
+        return (
+            httpx.get(f"http://127.0.0.1:{port}/", trust_env=False).status_code == 200
+        )
     return False
 
 
@@ -407,12 +530,18 @@ def _ask_on(url: str, stop: Event) -> dict[int, int]:
 
 
 def _stream_on(url: str, name: str, stop: Event) -> tuple[int, int]:
-    """How many streams were whole, and how many were a beginning with an error; there are no others, or this fails."""
+    """How many streams were whole, and how many were a beginning with an error; there are no
+    others, or this fails.
+    """
     whole = cut_off = 0
     with httpx.Client(base_url=url, trust_env=False, timeout=60.0) as http:
         while not stop.is_set():
             asked = f"{name}.{whole + cut_off}"
-            body = {"model": "law", "stream": True, "messages": [{"role": "user", "content": asked}]}
+            body = {
+                "model": "law",
+                "stream": True,
+                "messages": [{"role": "user", "content": asked}],
+            }
             with http.stream("POST", "/v1/chat/completions", json=body) as response:
                 *events, last = tokens_of(response.iter_lines())
             text = "".join(map(word_of, events))
@@ -430,7 +559,9 @@ def test_the_last_resort_is_the_address_that_was_left_alone_first() -> None:
     """Only where nobody else can answer, and only one of several; its success ends the pause."""
     clock = Clock()
     places = tuple(f"http://127.0.0.1:{port}/v1" for port in (9000, 9001))
-    link = ExpertLink("law", ExpertEntry(addresses=places, model="m"), None, Metrics(), clock)
+    link = ExpertLink(
+        "law", ExpertEntry(addresses=places, model="m"), None, Metrics(), clock
+    )
     for each in reversed(link.addresses):
         for _ in range(MAX_FAILURES):
             each.breaker.settle(each.breaker.enter() or 0, False)
@@ -446,7 +577,13 @@ def test_the_last_resort_is_the_address_that_was_left_alone_first() -> None:
     attempt.heard()
     attempt.end("ok", True)
     assert link.addresses[1].state == "up" and link.begin().address.number == 2
-    single = ExpertLink("law", ExpertEntry(base_url="http://127.0.0.1:9/v1", model="m"), None, Metrics(), clock)
+    single = ExpertLink(
+        "law",
+        ExpertEntry(base_url="http://127.0.0.1:9/v1", model="m"),
+        None,
+        Metrics(),
+        clock,
+    )
     for _ in range(MAX_FAILURES):
         single.begin().fail(FAILED)
     with pytest.raises(ExpertFailure):
@@ -457,7 +594,9 @@ def test_an_expert_without_any_address_left_says_when_to_come_again() -> None:
     """The soonest that one of them may be tried."""
     clock = Clock()
     places = tuple(f"http://127.0.0.1:{port}/v1" for port in (9000, 9001))
-    link = ExpertLink("law", ExpertEntry(addresses=places, model="m"), None, Metrics(), clock)
+    link = ExpertLink(
+        "law", ExpertEntry(addresses=places, model="m"), None, Metrics(), clock
+    )
     for each in link.addresses:
         for _ in range(MAX_FAILURES):
             each.breaker.settle(each.breaker.enter() or 0, False)

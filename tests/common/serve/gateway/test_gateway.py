@@ -44,39 +44,61 @@ def test_auto_goes_to_the_expert_of_the_domain_ahead(cast: GatewayMaker) -> None
             assert (decision["best"], decision["expert"]) == (domain, domain)
             assert unquote(response.headers["x-ridgeway-domain"]) == domain
             assert response.headers["x-ridgeway-release"] == decision["release"]
-            assert float(response.headers["x-ridgeway-confidence"]) == pytest.approx(decision["confidence"], abs=1e-4)
+            assert float(response.headers["x-ridgeway-confidence"]) == pytest.approx(
+                decision["confidence"], abs=1e-4
+            )
 
 
-def test_measured_experts_are_chosen_by_their_quality(release: Path, tmp_path: Path) -> None:
-    """By a table beside the file: whatever experts are called, with what is expected of each; a new table is taken."""
+def test_measured_experts_are_chosen_by_their_quality(
+    release: Path, tmp_path: Path
+) -> None:
+    """By a table beside the file: whatever experts are called, with what is expected of each; a new
+    table is taken.
+    """
     told = {"large": (90, 20, 50), "small": (10, 80, 60)}
 
     def write(told: Mapping[str, tuple[int, ...]]) -> None:
         sums = np.array(list(told.values()), dtype=np.int64).T * SCORE_UNIT
-        save_quality(QualityTable(DOMAINS, tuple(told), sums, np.full(sums.shape, 100)), tmp_path / "quality.json")
+        save_quality(
+            QualityTable(DOMAINS, tuple(told), sums, np.full(sums.shape, 100)),
+            tmp_path / "quality.json",
+        )
 
     write(told)
-    with Expert(well("large")) as large, Expert(well("small")) as small, Expert(well("other")) as other:
+    with (
+        Expert(well("large")) as large,
+        Expert(well("small")) as small,
+        Expert(well("other")) as other,
+    ):
         file = tmp_path / "experts.toml"
         addresses = {"large": large.url, "small": small.url, "other": other.url}
         file.write_text(experts_toml(addresses, 'table = "quality.json"'))
         with served(release, file) as local:
-            for domain, expert in zip(DOMAINS, ("large", "small", "small"), strict=True):
+            for domain, expert in zip(
+                DOMAINS, ("large", "small", "small"), strict=True
+            ):
                 prompt = prompt_for(domain, DOMAINS)
                 assert answered_by(local.chat(content=prompt)) == (expert, "quality")
                 found = local.post("/v1/route", {"prompt": prompt}).json()
                 assert (found["expert"], found["expert_reason"]) == (expert, "quality")
                 assert 0.4 < found["expert_quality"] < 0.95
             worths = local.http.get("/v1/worths").json()
-            assert worths["experts"] == ["large", "small"] and worths["domains"] == list(DOMAINS)
+            assert worths["experts"] == ["large", "small"] and worths[
+                "domains"
+            ] == list(DOMAINS)
             chances = [found["scores"][domain] for domain in worths["domains"]]
             worth = np.array(chances) @ np.array(worths["quality"])
-            assert worth.argmax() == 1 and worth.max() == pytest.approx(found["expert_quality"])
+            assert worth.argmax() == 1 and worth.max() == pytest.approx(
+                found["expert_quality"]
+            )
             assert local.gateway is not None
             assert "other: no scores; asked only by name" in local.gateway.notes()
             write({name: figures[::-1] for name, figures in told.items()})
             prompt = prompt_for(DOMAINS[0], DOMAINS)
-            wait_for(lambda: answered_by(local.chat(content=prompt))[0] == "small", "the new table is in use")
+            wait_for(
+                lambda: answered_by(local.chat(content=prompt))[0] == "small",
+                "the new table is in use",
+            )
             assert not other.asked
 
 
@@ -87,17 +109,27 @@ def test_a_name_forces_its_expert(cast: GatewayMaker) -> None:
     """
     with cast() as play:
         for path in ("chat/completions", "completions", "embeddings"):
-            body = {"model": "gpt-5", "messages": [{"role": "user", "content": "x"}], "prompt": "x", "input": "x"}
+            body = {
+                "model": "gpt-5",
+                "messages": [{"role": "user", "content": "x"}],
+                "prompt": "x",
+                "input": "x",
+            }
             unknown = play.local.post(f"/v1/{path}", body)
             assert unknown.status_code == 404
-            assert (complaint(unknown)["code"], complaint(unknown)["param"]) == ("model_not_found", "model")
+            assert (complaint(unknown)["code"], complaint(unknown)["param"]) == (
+                "model_not_found",
+                "model",
+            )
         assert not any(each.asked for each in play.experts.values())
         for number, name in enumerate(EVERYONE, start=1):
             response = play.local.chat(name)
             assert answered_by(response) == (name, "forced")
             assert all(value.isascii() for value in response.headers.values())
             assert "x-ridgeway-confidence" not in response.headers
-            assert [each for each in EVERYONE if play.experts[each].asked] == list(EVERYONE[:number])
+            assert [each for each in EVERYONE if play.experts[each].asked] == list(
+                EVERYONE[:number]
+            )
 
 
 def test_an_abstention_goes_to_the_fallback(release: Path, tmp_path: Path) -> None:
@@ -105,7 +137,9 @@ def test_an_abstention_goes_to_the_fallback(release: Path, tmp_path: Path) -> No
     with Expert(well("generalist")) as expert:
         file = tmp_path / "experts.toml"
         file.write_text(experts_toml({"generalist": expert.url}, FALLBACK))
-        with served(release, file, changes={"threshold": 1.0, "fallback": "generalist"}) as local:
+        with served(
+            release, file, changes={"threshold": 1.0, "fallback": "generalist"}
+        ) as local:
             assert answered_by(local.chat()) == ("generalist", "abstained")
 
 
@@ -115,8 +149,13 @@ def test_cost_can_outweigh_probability(cast: GatewayMaker) -> None:
         cheap = next(name for name in DOMAINS if name != play.ahead)
         text = play.local.file.read_text()
         start = text.index(f'[experts."{cheap}"]')
-        play.local.file.write_text(text[:start] + text[start:].replace("cost = 1.0", "cost = 0.0", 1))
-        wait_for(lambda: play.local.chat().headers["x-ridgeway-reason"] == "cost", "the file is read again")
+        play.local.file.write_text(
+            text[:start] + text[start:].replace("cost = 1.0", "cost = 0.0", 1)
+        )
+        wait_for(
+            lambda: play.local.chat().headers["x-ridgeway-reason"] == "cost",
+            "the file is read again",
+        )
         response = play.local.chat()
         assert answered_by(response) == (cheap, "cost")
         assert unquote(response.headers["x-ridgeway-domain"]) == play.ahead
@@ -127,9 +166,16 @@ def test_models_lists_auto_then_domains_then_others(cast: GatewayMaker) -> None:
     with cast() as play:
         listed = play.local.http.get("/v1/models").json()
         assert listed["object"] == "list"
-        assert [model["id"] for model in listed["data"]] == ["auto", *DOMAINS, "generalist"]
+        assert [model["id"] for model in listed["data"]] == [
+            "auto",
+            *DOMAINS,
+            "generalist",
+        ]
         assert play.local.http.get("/v1/models/law").json() == listed["data"][2]
-        assert complaint(play.local.http.get("/v1/models/nobody"))["code"] == "model_not_found"
+        assert (
+            complaint(play.local.http.get("/v1/models/nobody"))["code"]
+            == "model_not_found"
+        )
 
 
 def test_an_alias_is_another_name_of_an_expert_or_of_auto(cast: GatewayMaker) -> None:
@@ -142,7 +188,9 @@ def test_an_alias_is_another_name_of_an_expert_or_of_auto(cast: GatewayMaker) ->
 
 
 def test_an_expert_gets_what_its_file_adds_to_each_request(cast: GatewayMaker) -> None:
-    """Headers, parameters of the address and fields of the body, over the client's own; not what the gateway sets."""
+    """Headers, parameters of the address and fields of the body, over the client's own; not what
+    the gateway sets.
+    """
     more = "\n".join(
         [
             'headers = {"x-team" = "shop", "anthropic-beta" = "a,b"}',
@@ -156,8 +204,13 @@ def test_an_expert_gets_what_its_file_adds_to_each_request(cast: GatewayMaker) -
         wait_for(lambda: "x-team" in asked_law(play).headers, "the file is read again")
         asked = asked_law(play)
         assert asked.path == "/v1/chat/completions?api-version=2024-10-21"
-        assert (asked.headers["x-team"], asked.headers["anthropic-beta"]) == ("shop", "a,b")
-        assert asked.json["reasoning_effort"] == "low" and asked.json["options"] == {"deep": [1, 2]}
+        assert (asked.headers["x-team"], asked.headers["anthropic-beta"]) == (
+            "shop",
+            "a,b",
+        )
+        assert asked.json["reasoning_effort"] == "low" and asked.json["options"] == {
+            "deep": [1, 2]
+        }
         play.local.chat("generalist")
         assert "x-team" not in play.experts["generalist"].last().headers
 
@@ -167,14 +220,19 @@ def asked_law(play: GatewayExperts) -> Asked:
     return play.experts["law"].asked[-1]
 
 
-def test_a_key_in_a_file_is_read_again_when_it_changes(cast: GatewayMaker, tmp_path: Path) -> None:
+def test_a_key_in_a_file_is_read_again_when_it_changes(
+    cast: GatewayMaker, tmp_path: Path
+) -> None:
     """So that it can be replaced without a restart; an empty file leaves the old key in use."""
     key = tmp_path / "expert.key"
     key.write_text("sk-one\n")
     with cast(api_key_file="expert.key") as play:
         assert asked_law(play).headers["authorization"] == "Bearer sk-one"
         key.write_text("sk-two\n")
-        wait_for(lambda: asked_law(play).headers["authorization"] == "Bearer sk-two", "the key is read again")
+        wait_for(
+            lambda: asked_law(play).headers["authorization"] == "Bearer sk-two",
+            "the key is read again",
+        )
         key.write_text("")
         sleep(0.2)
         assert asked_law(play).headers["authorization"] == "Bearer sk-two"
@@ -205,7 +263,11 @@ def test_every_field_is_passed_on_but_the_model(cast: GatewayMaker) -> None:
     with cast() as play:
         assert play.local.chat("law", **fields).status_code == 200
         messages = [{"role": "user", "content": "hello"}]
-        assert sent(play.experts["law"]) == {"model": "law-model", "messages": messages, **fields}
+        assert sent(play.experts["law"]) == {
+            "model": "law-model",
+            "messages": messages,
+            **fields,
+        }
 
 
 def test_the_experts_key_is_sent_and_the_clients_is_not(
@@ -220,11 +282,18 @@ def test_the_experts_key_is_sent_and_the_clients_is_not(
             + experts_toml({"law": keyed.url}, api_key_env="LAW_KEY")
         )
         with served(release, file) as local:
-            headers = {"authorization": "Bearer of-the-client", "cookie": "a=b", "x-own": "1"}
+            headers = {
+                "authorization": "Bearer of-the-client",
+                "cookie": "a=b",
+                "x-own": "1",
+            }
             for name in ("law", "generalist"):
                 response = local.http.post(
                     "/v1/chat/completions",
-                    json={"model": name, "messages": [{"role": "user", "content": "x"}]},
+                    json={
+                        "model": name,
+                        "messages": [{"role": "user", "content": "x"}],
+                    },
                     headers=headers,
                 )
                 assert response.status_code == 200
@@ -239,7 +308,9 @@ RESPONSE = {"model": "law", "input": "hello"}
 LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "n_predict")
 
 
-def limits_of(endpoint: Endpoint, body: Mapping[str, Any], granted: int | None = 60) -> dict[str, Any]:
+def limits_of(
+    endpoint: Endpoint, body: Mapping[str, Any], granted: int | None = 60
+) -> dict[str, Any]:
     """The limits in what an expert that grants so many tokens is asked."""
     entry = NamedExpert(base_url="http://127.0.0.1/v1", model="m", max_tokens=granted)
     asked = expert_fields(endpoint, entry, body)
@@ -248,9 +319,13 @@ def limits_of(endpoint: Endpoint, body: Mapping[str, Any], granted: int | None =
 
 @pytest.mark.parametrize("field", ["max_tokens", "max_completion_tokens"])
 def test_more_tokens_than_an_expert_grants_are_cut(field: str) -> None:
-    """A smaller wish stays; whatever else a field of this name holds is cut too, since an expert may understand it."""
+    """A smaller wish stays; whatever else a field of this name holds is cut too, since an expert
+    may understand it.
+    """
     for wished in (1, 8):
-        assert limits_of("/chat/completions", {**CHAT, field: wished}, 8) == {field: wished}
+        assert limits_of("/chat/completions", {**CHAT, field: wished}, 8) == {
+            field: wished
+        }
     for odd in (9, 10**30, -1, 0, "5", 9.0, True):
         assert limits_of("/chat/completions", {**CHAT, field: odd}, 8) == {field: 8}
 
@@ -260,25 +335,69 @@ def test_more_tokens_than_an_expert_grants_are_cut(field: str) -> None:
     [
         ("/chat/completions", CHAT, {"max_tokens": 60}),
         ("/chat/completions", {**CHAT, "max_tokens": None}, {"max_tokens": 60}),
-        ("/chat/completions", {**CHAT, "max_completion_tokens": 5}, {"max_completion_tokens": 5}),
-        ("/chat/completions", {**CHAT, "max_output_tokens": 5}, {"max_tokens": 60, "max_output_tokens": 5}),
-        ("/chat/completions", {**CHAT, "n_predict": -1}, {"max_tokens": 60, "n_predict": 60}),
+        (
+            "/chat/completions",
+            {**CHAT, "max_completion_tokens": 5},
+            {"max_completion_tokens": 5},
+        ),
+        (
+            "/chat/completions",
+            {**CHAT, "max_output_tokens": 5},
+            {"max_tokens": 60, "max_output_tokens": 5},
+        ),
+        (
+            "/chat/completions",
+            {**CHAT, "n_predict": -1},
+            {"max_tokens": 60, "n_predict": 60},
+        ),
         ("/chat/completions", {**CHAT, "n": None, "best_of": None}, {"max_tokens": 60}),
         ("/chat/completions", {**CHAT, "n": 1}, {"max_tokens": 60}),
         ("/chat/completions", {**CHAT, "n": 7}, {"max_tokens": 8}),
-        ("/chat/completions", {**CHAT, "n": 7, "max_completion_tokens": 60}, {"max_completion_tokens": 8}),
-        ("/chat/completions", {**CHAT, "n": 60, "n_predict": 60}, {"max_tokens": 1, "n_predict": 1}),
+        (
+            "/chat/completions",
+            {**CHAT, "n": 7, "max_completion_tokens": 60},
+            {"max_completion_tokens": 8},
+        ),
+        (
+            "/chat/completions",
+            {**CHAT, "n": 60, "n_predict": 60},
+            {"max_tokens": 1, "n_predict": 1},
+        ),
         ("/chat/completions", {**CHAT, "n": 2, "best_of": 4}, {"max_tokens": 15}),
         ("/completions", COMPLETION, {"max_tokens": 60}),
-        ("/completions", {**COMPLETION, "max_completion_tokens": 9}, {"max_tokens": 60, "max_completion_tokens": 9}),
-        ("/completions", {**COMPLETION, "best_of": 3, "max_tokens": 50}, {"max_tokens": 20}),
-        ("/completions", {**COMPLETION, "n": 6, "best_of": 3, "max_tokens": 9}, {"max_tokens": 9}),
-        ("/completions", {**COMPLETION, "prompt": ["a", "b", "c"], "n": 2}, {"max_tokens": 10}),
+        (
+            "/completions",
+            {**COMPLETION, "max_completion_tokens": 9},
+            {"max_tokens": 60, "max_completion_tokens": 9},
+        ),
+        (
+            "/completions",
+            {**COMPLETION, "best_of": 3, "max_tokens": 50},
+            {"max_tokens": 20},
+        ),
+        (
+            "/completions",
+            {**COMPLETION, "n": 6, "best_of": 3, "max_tokens": 9},
+            {"max_tokens": 9},
+        ),
+        (
+            "/completions",
+            {**COMPLETION, "prompt": ["a", "b", "c"], "n": 2},
+            {"max_tokens": 10},
+        ),
         ("/completions", {**COMPLETION, "prompt": [1, 2, 3]}, {"max_tokens": 60}),
         ("/completions", {**COMPLETION, "prompt": [[1, 2], [3]]}, {"max_tokens": 30}),
         ("/responses", RESPONSE, {"max_output_tokens": 60}),
-        ("/responses", {**RESPONSE, "max_output_tokens": 61}, {"max_output_tokens": 60}),
-        ("/responses", {**RESPONSE, "max_tokens": 9}, {"max_output_tokens": 60, "max_tokens": 9}),
+        (
+            "/responses",
+            {**RESPONSE, "max_output_tokens": 61},
+            {"max_output_tokens": 60},
+        ),
+        (
+            "/responses",
+            {**RESPONSE, "max_tokens": 9},
+            {"max_output_tokens": 60, "max_tokens": 9},
+        ),
         ("/responses", {**RESPONSE, "n": 3}, {"max_output_tokens": 20}),
         ("/messages", {**CHAT, "max_tokens": 61}, {"max_tokens": 60}),
         ("/messages", {**CHAT, "max_tokens": 59}, {"max_tokens": 59}),
@@ -291,17 +410,27 @@ def test_all_answers_to_a_request_together_have_no_more_tokens_than_granted(
     assert limits_of(endpoint, body) == limits
 
 
-@pytest.mark.parametrize("endpoint", ["/chat/completions", "/completions", "/responses", "/messages"])
+@pytest.mark.parametrize(
+    "endpoint", ["/chat/completions", "/completions", "/responses", "/messages"]
+)
 @pytest.mark.parametrize("name", ["n", "best_of"])
-def test_more_answers_than_tokens_and_no_sensible_number_of_them_are_refused(endpoint: Endpoint, name: str) -> None:
-    """An expert may understand what is not a number; without a bound everything passes as it came."""
+def test_more_answers_than_tokens_and_no_sensible_number_of_them_are_refused(
+    endpoint: Endpoint, name: str
+) -> None:
+    """An expert may understand what is not a number; without a bound everything passes as it
+    came.
+    """
     body = {**CHAT, **COMPLETION, **RESPONSE}
     for count in (61, 10**30, 0, -1, "2", 2.0, True, [2]):
         with pytest.raises(Problem) as refused:
             limits_of(endpoint, {**body, name: count})
         is_many = type(count) is int and count > 60
         code, param = ("too_many_answers", "n") if is_many else ("invalid_value", name)
-        assert (refused.value.status, refused.value.code, refused.value.param) == (400, code, param)
+        assert (refused.value.status, refused.value.code, refused.value.param) == (
+            400,
+            code,
+            param,
+        )
     assert limits_of(endpoint, {**body, name: "2"}, None) == {}
 
 
@@ -318,41 +447,77 @@ def test_completions_are_routed_by_their_prompts(cast: GatewayMaker) -> None:
     """One text, or several that count alike; token ids only go where they are told to."""
     with cast() as play:
         for prompt in ("hello", ["hello"], ["hello"] * 100):
-            response = play.local.post("/v1/completions", {"model": "auto", "prompt": prompt})
+            response = play.local.post(
+                "/v1/completions", {"model": "auto", "prompt": prompt}
+            )
             assert answered_by(response) == (play.ahead, "best")
             assert play.chosen.last().path == "/v1/completions"
         for ids in ([1, 2], [[1, 2], [3]]):
-            refused = play.local.post("/v1/completions", {"model": "auto", "prompt": ids})
+            refused = play.local.post(
+                "/v1/completions", {"model": "auto", "prompt": ids}
+            )
             assert (refused.status_code, complaint(refused)["param"]) == (400, "prompt")
-            assert play.local.post("/v1/completions", {"model": "law", "prompt": ids}).status_code == 200
+            assert (
+                play.local.post(
+                    "/v1/completions", {"model": "law", "prompt": ids}
+                ).status_code
+                == 200
+            )
             assert sent(play.experts["law"])["prompt"] == ids
 
 
 def test_embeddings_go_to_the_model_that_makes_them(cast: GatewayMaker) -> None:
-    """Under a name of its own if it has one; for `auto` the one that the file names, whatever the text, or none."""
+    """Under a name of its own if it has one; for `auto` the one that the file names, whatever the
+    text, or none.
+    """
     with cast(embedding_model="vectors") as play:
-        refused = play.local.post("/v1/embeddings", {"model": "auto", "input": ["hello", "hello"]})
-        assert (refused.status_code, complaint(refused)["code"]) == (400, "no_embeddings")
+        refused = play.local.post(
+            "/v1/embeddings", {"model": "auto", "input": ["hello", "hello"]}
+        )
+        assert (refused.status_code, complaint(refused)["code"]) == (
+            400,
+            "no_embeddings",
+        )
         assert not any(expert.asked for expert in play.experts.values())
     with cast(f'{FALLBACK}\nembeddings = "law"', embedding_model="vectors") as play:
         for given in ("hello", ["hello", "hello"], [1, 2, 3]):
-            assert play.local.post("/v1/embeddings", {"model": "auto", "input": given}).status_code == 200
+            assert (
+                play.local.post(
+                    "/v1/embeddings", {"model": "auto", "input": given}
+                ).status_code
+                == 200
+            )
             assert sent(play.experts["law"])["model"] == "vectors"
-        assert play.experts["law"].last().path == "/v1/embeddings" and len(play.experts["law"].asked) == 3
+        assert (
+            play.experts["law"].last().path == "/v1/embeddings"
+            and len(play.experts["law"].asked) == 3
+        )
 
 
 UNUSABLE = [
     ("chat/completions", b"{"),
     ("chat/completions", b"[]"),
-    ("chat/completions", b'{"model": "auto", "messages": [{"role": "user", "content": "x"}], "temperature": NaN}'),
+    (
+        "chat/completions",
+        b'{"model": "auto", "messages": [{"role": "user", "content": "x"}], "temperature": NaN}',
+    ),
     ("chat/completions", b'{"model": "auto"}'),
     ("chat/completions", b'{"model": "law", "messages": []}'),
     ("chat/completions", b'{"model": "law", "messages": "hello"}'),
     ("chat/completions", b'{"model": "law", "messages": [{"content": "x"}]}'),
-    ("chat/completions", b'{"model": "law", "messages": [{"role": "user", "content": 7}]}'),
+    (
+        "chat/completions",
+        b'{"model": "law", "messages": [{"role": "user", "content": 7}]}',
+    ),
     ("chat/completions", b'{"messages": [{"role": "user", "content": "x"}]}'),
-    ("chat/completions", b'{"model": 7, "messages": [{"role": "user", "content": "x"}]}'),
-    ("chat/completions", b'{"model": "law", "messages": [{"role": "user", "content": "x"}], "stream": "yes"}'),
+    (
+        "chat/completions",
+        b'{"model": 7, "messages": [{"role": "user", "content": "x"}]}',
+    ),
+    (
+        "chat/completions",
+        b'{"model": "law", "messages": [{"role": "user", "content": "x"}], "stream": "yes"}',
+    ),
     ("completions", b'{"model": "law"}'),
     ("completions", b'{"model": "law", "prompt": []}'),
     ("completions", b'{"model": "law", "prompt": ["x", 1]}'),
@@ -366,7 +531,9 @@ def test_a_body_that_cannot_be_used_is_refused(cast: GatewayMaker) -> None:
     with cast() as play:
         for path, body in UNUSABLE:
             headers = {"content-type": "application/json"}
-            response = play.local.http.post(f"/v1/{path}", content=body, headers=headers)
+            response = play.local.http.post(
+                f"/v1/{path}", content=body, headers=headers
+            )
             assert response.status_code == 400, body
             complaint(response)
         assert not any(each.asked for each in play.experts.values())

@@ -36,46 +36,83 @@ USAGE = {"prompt_tokens": 30, "completion_tokens": 10, "total_tokens": 40}
 def tells_usage(asked: Asked) -> None:
     """As OpenAI's servers do: in a stream only if it is asked to."""
     if not asked.json.get("stream"):
-        asked.reply(200, json.dumps({"model": "m", "choices": [], "usage": USAGE}).encode())
+        asked.reply(
+            200, json.dumps({"model": "m", "choices": [], "usage": USAGE}).encode()
+        )
         return
     wants = (asked.json.get("stream_options") or {}).get("include_usage")
     usage = b"data: " + json.dumps({"choices": [], "usage": USAGE}).encode() + b"\n\n"
     asked.stream([token("one"), *([usage] if wants else []), END])
 
 
-@pytest.mark.parametrize("asks", [None, {"include_usage": True}], ids=["quiet", "asks for usage"])
-def test_tokens_and_cost_are_spent_until_nothing_is_left(release: Path, tmp_path: Path, asks: Any) -> None:
-    """Two answers of 40 tokens, one of them streamed; then 429, with what is left in the headers of each."""
+@pytest.mark.parametrize(
+    "asks", [None, {"include_usage": True}], ids=["quiet", "asks for usage"]
+)
+def test_tokens_and_cost_are_spent_until_nothing_is_left(
+    release: Path, tmp_path: Path, asks: Any
+) -> None:
+    """Two answers of 40 tokens, one of them streamed; then 429, with what is left in the headers of
+    each.
+    """
     keys = tmp_path / "keys.toml"
     key, _ = add_key(keys, "shop", window="month", max_requests=5, max_tokens=75)
     with Expert(tells_usage) as expert:
         file = tmp_path / "experts.toml"
-        file.write_text(experts_toml(dict.fromkeys(DOMAINS, expert.url), prompt_price=1000.0, answer_price=2000.0))
+        file.write_text(
+            experts_toml(
+                dict.fromkeys(DOMAINS, expert.url),
+                prompt_price=1000.0,
+                answer_price=2000.0,
+            )
+        )
         service = RoutingService(ReleaseSource(release))
-        app = create_app(service, gateway=Gateway(service, ExpertsFile(file)), rules=make_rules("127.0.0.1", keys))
+        app = create_app(
+            service,
+            gateway=Gateway(service, ExpertsFile(file)),
+            rules=make_rules("127.0.0.1", keys),
+        )
         headers = {"authorization": f"Bearer {key}"}
-        with running(app) as address, httpx.Client(base_url=address, headers=headers, verify=False) as http:
+        with (
+            running(app) as address,
+            httpx.Client(base_url=address, headers=headers, verify=False) as http,
+        ):
             more = {"stream": True} | ({"stream_options": asks} if asks else {})
-            streamed = http.post("/v1/chat/completions", json=chat("auto", "hello", **more))
+            streamed = http.post(
+                "/v1/chat/completions", json=chat("auto", "hello", **more)
+            )
             assert streamed.text.endswith("data: [DONE]\n\n")
             assert ("prompt_tokens" in streamed.text) is bool(asks)
             book = UsageBook(usage_path(keys))
-            wait_for("the stream is counted", lambda: book.spent("shop", "month").tokens == 40)
+            wait_for(
+                "the stream is counted",
+                lambda: book.spent("shop", "month").tokens == 40,
+            )
             whole = http.post("/v1/chat/completions", json=chat("auto", "hello"))
             assert whole.headers["x-ratelimit-remaining-tokens"] == "35"
             assert whole.headers["x-ratelimit-remaining-requests"] == "3"
             spent = http.post("/v1/route", json={"prompt": "hello"})
-            assert spent.status_code == 429 and complaint(spent)["code"] == "budget_spent"
-            assert spent.headers["x-ratelimit-remaining-tokens"] == "0" and int(spent.headers["retry-after"]) > 0
+            assert (
+                spent.status_code == 429 and complaint(spent)["code"] == "budget_spent"
+            )
+            assert (
+                spent.headers["x-ratelimit-remaining-tokens"] == "0"
+                and int(spent.headers["retry-after"]) > 0
+            )
             assert http.get("/v1/models").status_code == 200
             found = book.spent("shop", "month")
-            assert found == KeyUsage(2, 80, found.cost) and found.cost == pytest.approx(0.1)
+            assert found == KeyUsage(2, 80, found.cost) and found.cost == pytest.approx(
+                0.1
+            )
 
 
 def test_of_a_long_answer_only_the_end_is_read() -> None:
-    """Vectors of many megabytes are not parsed to find what they took; where nothing is said, bytes are counted."""
+    """Vectors of many megabytes are not parsed to find what they took; where nothing is said, bytes
+    are counted.
+    """
     end = b'"usage": {"prompt_tokens": 5, "completion_tokens": 7}, "more": 1}'
-    assert whole_usage(b'{"data": [' + b"0," * MAX_READ_BYTES + b"0], " + end) == TokenUsage(5, 7)
+    assert whole_usage(
+        b'{"data": [' + b"0," * MAX_READ_BYTES + b"0], " + end
+    ) == TokenUsage(5, 7)
     assert whole_usage(b"[broken" * MAX_READ_BYTES + b'"usage"') is None
     assert estimated_usage(40, 3) == TokenUsage(10, 3)
 
@@ -87,6 +124,9 @@ def test_only_the_event_that_says_usage_and_nothing_else_is_taken_out() -> None:
     words = b'data: {"choices": [{"delta": {"content": "a \\"usage\\" b"}}]}\n\n'
     counting = StreamedUsage()
     assert without_usage(words + both) == words + both
-    assert without_usage(words + usage + b"data: [DONE]\n\n") == words + b"\ndata: [DONE]\n\n"
+    assert (
+        without_usage(words + usage + b"data: [DONE]\n\n")
+        == words + b"\ndata: [DONE]\n\n"
+    )
     counting.feed(words + usage + b"data: [DONE]\n\n")
     assert (counting.found, counting.events) == (TokenUsage(3, 4), 3)

@@ -1,4 +1,6 @@
-"""What a request leaves in memory when it has ended: nothing, however it ended, and without the cyclic collector."""
+"""What a request leaves in memory when it has ended: nothing, however it ended, and without the
+cyclic collector.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ def uncollected() -> Iterator[Counter[str]]:
         yield found
         gc.set_debug(gc.DEBUG_SAVEALL)
         gc.collect()
-        found.update(type(each).__name__ for each in gc.garbage if isinstance(each, KINDS))
+        found.update(
+            type(each).__name__ for each in gc.garbage if isinstance(each, KINDS)
+        )
     finally:
         gc.set_debug(0)
         gc.garbage.clear()
@@ -58,7 +62,9 @@ def uncollected() -> Iterator[Counter[str]]:
 def test_no_body_and_no_traceback_outlives_a_request_that_failed(
     cast: GatewayMaker, fault: str, top: str, streamed: bool
 ) -> None:
-    """An expert that is down takes no memory, which would be missing when the fallback is needed."""
+    """An expert that is down takes no memory, which would be missing when the fallback is
+    needed.
+    """
     with cast(top, timeout=0.5, silence=0.5) as experts:
         experts.all_domains(FAULTS[fault])
         with uncollected() as left:

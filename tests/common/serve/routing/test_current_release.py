@@ -1,4 +1,6 @@
-"""The release in use: which folder it comes from, when a new one takes its place, and what is refused."""
+"""The release in use: which folder it comes from, when a new one takes its place, and what is
+refused.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "release"
 
 
-def test_a_release_is_found_by_its_folder_or_by_its_coordinator(folder: Path, tmp_path: Path) -> None:
+def test_a_release_is_found_by_its_folder_or_by_its_coordinator(
+    folder: Path, tmp_path: Path
+) -> None:
     """The folder itself, a coordinator's folder, or its folder of releases: the newest of them."""
     releases = tmp_path / "co" / "releases"
     releases.mkdir(parents=True)
@@ -50,7 +54,9 @@ def test_a_new_release_takes_the_place_of_the_old(folder: Path) -> None:
     assert current.refused is None
 
 
-def test_a_link_to_another_release_is_a_new_release(folder: Path, tmp_path: Path) -> None:
+def test_a_link_to_another_release_is_a_new_release(
+    folder: Path, tmp_path: Path
+) -> None:
     """A coordinator moves releases/latest from one folder to the next."""
     newest = release_of(tmp_path / "next", ["code", "law", "medicine"])
     link = tmp_path / "latest"
@@ -64,8 +70,12 @@ def test_a_link_to_another_release_is_a_new_release(folder: Path, tmp_path: Path
 
 
 @pytest.mark.parametrize("name", [MANIFEST, ROUTER, TOKENIZER])
-def test_a_damaged_release_is_refused_and_the_old_one_goes_on(folder: Path, name: str) -> None:
-    """One byte is enough, in any of the files, and it is said once, not every second; the next good one is taken."""
+def test_a_damaged_release_is_refused_and_the_old_one_goes_on(
+    folder: Path, name: str
+) -> None:
+    """One byte is enough, in any of the files, and it is said once, not every second; the next good
+    one is taken.
+    """
     current = CurrentRelease(ReleaseSource(folder))
     before = current.served
     content = bytearray((folder / name).read_bytes())
@@ -81,7 +91,9 @@ def test_a_damaged_release_is_refused_and_the_old_one_goes_on(folder: Path, name
     assert current.served.id == newest and not current.refused
 
 
-def test_a_folder_in_the_middle_of_being_replaced_is_waited_for(folder: Path, tmp_path: Path) -> None:
+def test_a_folder_in_the_middle_of_being_replaced_is_waited_for(
+    folder: Path, tmp_path: Path
+) -> None:
     """Between two renames there is nothing: that is no bad release."""
     current = CurrentRelease(ReleaseSource(folder))
     folder.rename(tmp_path / "aside")
@@ -91,10 +103,15 @@ def test_a_folder_in_the_middle_of_being_replaced_is_waited_for(folder: Path, tm
     assert not current.refresh() or current.refused is None
 
 
-def test_a_key_that_is_given_must_have_signed_the_first_release_too(folder: Path) -> None:
+def test_a_key_that_is_given_must_have_signed_the_first_release_too(
+    folder: Path,
+) -> None:
     """The operator's word comes before the release's own."""
     assert (
-        CurrentRelease(ReleaseSource(folder, fixed_identity().public)).served.release.signer == fixed_identity().public
+        CurrentRelease(
+            ReleaseSource(folder, fixed_identity().public)
+        ).served.release.signer
+        == fixed_identity().public
     )
     with pytest.raises(ReleaseError, match="not by the key you trust"):
         CurrentRelease(ReleaseSource(folder, fixed_identity(9).public))
@@ -115,7 +132,9 @@ def test_the_card_shows_what_was_signed_and_not_the_signature(folder: Path) -> N
 def test_a_refusal_is_a_sentence_without_a_path(
     folder: Path, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever the folder is called, and however it was named; a change is refused, and so is another signer."""
+    """Whatever the folder is called, and however it was named; a change is refused, and so is
+    another signer.
+    """
     folder.rename(tmp_path / "elsewhere")
     (tmp_path / "elsewhere").rename(tmp_path / name)
     monkeypatch.chdir(tmp_path)
@@ -123,7 +142,10 @@ def test_a_refusal_is_a_sentence_without_a_path(
     with (tmp_path / name / ROUTER).open("ab") as file:
         file.write(b"!")
     assert current.refresh()
-    assert current.refused == f"{ROUTER} was changed after the release was signed; download the release again"
+    assert (
+        current.refused
+        == f"{ROUTER} was changed after the release was signed; download the release again"
+    )
     shutil.rmtree(tmp_path / name)
     release_of(tmp_path / name, DOMAINS, fixed_identity(9))
     assert current.refresh()
@@ -131,7 +153,9 @@ def test_a_refusal_is_a_sentence_without_a_path(
 
 
 def test_what_a_release_was_refused_for_may_change(folder: Path) -> None:
-    """When experts are added for a domain that had none, the release that waited for them is taken."""
+    """When experts are added for a domain that had none, the release that waited for them is
+    taken.
+    """
     served = set(DOMAINS)
 
     def check(router: Router) -> None:
@@ -151,12 +175,18 @@ def test_what_a_release_was_refused_for_may_change(folder: Path) -> None:
     assert (current.served.id, current.refused) == (newest, None)
 
 
-def test_a_release_that_cannot_be_read_just_now_is_tried_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_release_that_cannot_be_read_just_now_is_tried_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Too many open files is no fault of the release's."""
     current = CurrentRelease(ReleaseSource(folder))
     newest = release_of(folder, [*DOMAINS, "medicine"])
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "read_bytes", lambda path: (_ for _ in ()).throw(OSError(24, "too many open files")))
+        patch.setattr(
+            Path,
+            "read_bytes",
+            lambda path: (_ for _ in ()).throw(OSError(24, "too many open files")),
+        )
         assert current.refresh()
     assert current.refresh()
     assert current.served.id == newest
@@ -166,14 +196,20 @@ def test_a_release_that_cannot_be_read_just_now_is_tried_again(folder: Path, mon
 
 
 @pytest.mark.parametrize("number", [None, 1, 3])
-def test_a_release_with_a_lower_number_or_none_is_refused(folder: Path, number: int | None) -> None:
-    """A higher number is taken, over one that was refused too; and then the lower one is refused again."""
+def test_a_release_with_a_lower_number_or_none_is_refused(
+    folder: Path, number: int | None
+) -> None:
+    """A higher number is taken, over one that was refused too; and then the lower one is refused
+    again.
+    """
     shutil.rmtree(folder)
     release_of(folder, DOMAINS, number=4)
     current = CurrentRelease(ReleaseSource(folder))
     release_of(folder, DOMAINS, strength=50, number=number)
     assert current.refresh()
-    assert str(current.refused).startswith(f"release {number or 0} is older than release 4, which is in use")
+    assert str(current.refused).startswith(
+        f"release {number or 0} is older than release 4, which is in use"
+    )
     assert current.served.number == 4
     newest = release_of(folder, DOMAINS, strength=50, number=5)
     assert current.refresh()
@@ -184,8 +220,12 @@ def test_a_release_with_a_lower_number_or_none_is_refused(folder: Path, number: 
 
 
 @pytest.mark.parametrize("number", [None, 4])
-def test_a_release_that_was_amended_is_taken_and_its_earlier_state_is_not(folder: Path, number: int | None) -> None:
-    """Calibrating keeps the number; a process that has only met the amended one refuses the one before too."""
+def test_a_release_that_was_amended_is_taken_and_its_earlier_state_is_not(
+    folder: Path, number: int | None
+) -> None:
+    """Calibrating keeps the number; a process that has only met the amended one refuses the one
+    before too.
+    """
     shutil.rmtree(folder)
     release_of(folder, DOMAINS, number=number)
     before = (folder / MANIFEST).read_bytes()
@@ -197,10 +237,15 @@ def test_a_release_that_was_amended_is_taken_and_its_earlier_state_is_not(folder
     (folder / MANIFEST).write_bytes(before)
     for current in (met_both, met_one):
         assert current.refresh()
-        assert (current.served.id, "it is older than the one in use" in str(current.refused)) == (amended, True)
+        assert (
+            current.served.id,
+            "it is older than the one in use" in str(current.refused),
+        ) == (amended, True)
 
 
-def test_a_release_without_a_number_is_not_taken_twice(folder: Path, tmp_path: Path) -> None:
+def test_a_release_without_a_number_is_not_taken_twice(
+    folder: Path, tmp_path: Path
+) -> None:
     """Whoever keeps an old copy cannot bring it back while the service runs."""
     shutil.copytree(folder, tmp_path / "old")
     current = CurrentRelease(ReleaseSource(folder))
@@ -210,4 +255,7 @@ def test_a_release_without_a_number_is_not_taken_twice(folder: Path, tmp_path: P
     shutil.rmtree(folder)
     shutil.copytree(tmp_path / "old", folder)
     assert current.refresh()
-    assert (current.served.id, "was replaced before" in str(current.refused)) == (newest, True)
+    assert (current.served.id, "was replaced before" in str(current.refused)) == (
+        newest,
+        True,
+    )

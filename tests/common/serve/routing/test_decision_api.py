@@ -1,4 +1,6 @@
-"""Decisions for other gateways: bodies as clients write them in, headers out; and nginx, which follows them."""
+"""Decisions for other gateways: bodies as clients write them in, headers out; and nginx, which
+follows them.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,11 @@ def told(answer: httpx.Response) -> tuple[str, str]:
 
 
 def chat(*said: str) -> dict[str, Any]:
-    turns = [{"role": role, "content": text} for text in said for role in ("user", "assistant")]
+    turns = [
+        {"role": role, "content": text}
+        for text in said
+        for role in ("user", "assistant")
+    ]
     return {"model": "gpt-x", "messages": turns[:-1], "temperature": 0.5}
 
 
@@ -58,7 +64,9 @@ BODIES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("shape", BODIES)
-def test_a_body_of_either_api_is_decided_as_it_is(cast: GatewayMaker, release: Path, shape: str) -> None:
+def test_a_body_of_either_api_is_decided_as_it_is(
+    cast: GatewayMaker, release: Path, shape: str
+) -> None:
     """With experts and without, at any path behind, whatever model it names."""
     with cast() as shown:
         answer = shown.local.post("/v1/decide/v1/whatever", BODIES[shape])
@@ -69,31 +77,53 @@ def test_a_body_of_either_api_is_decided_as_it_is(cast: GatewayMaker, release: P
         assert told(local.post("/v1/decide", BODIES[shape])) == ("law", "best")
 
 
-def test_a_conversation_stays_by_either_way_of_deciding(cast: GatewayMaker, release: Path) -> None:
+def test_a_conversation_stays_by_either_way_of_deciding(
+    cast: GatewayMaker, release: Path
+) -> None:
     """And an abstention names the fallback."""
     with cast() as shown, served(release, None) as alone:
         for local in (shown.local, alone):
             router = local.service.current.served.router
-            router.confidence = replace(router.confidence, threshold=0.6, fallback="generalist")
+            router.confidence = replace(
+                router.confidence, threshold=0.6, fallback="generalist"
+            )
             assert told(local.post("/v1/decide", chat(LONG["law"])))[0] == "law"
             assert told(local.post("/v1/decide", chat(LONG["law"], "?")))[0] == "law"
-            assert told(local.post("/v1/decide", chat(LONG["law"], LONG["code"])))[0] == "code"
-            assert told(local.post("/v1/decide", chat("?"))) == ("generalist", "abstained")
+            assert (
+                told(local.post("/v1/decide", chat(LONG["law"], LONG["code"])))[0]
+                == "code"
+            )
+            assert told(local.post("/v1/decide", chat("?"))) == (
+                "generalist",
+                "abstained",
+            )
 
 
 def test_what_cannot_be_read_is_refused(release: Path) -> None:
     """A gateway that asks for leave is given none."""
     with served(release, None) as local:
         assert (
-            local.http.post("/v1/decide", content=b"{", headers={"content-type": "application/json"}).status_code == 400
+            local.http.post(
+                "/v1/decide", content=b"{", headers={"content-type": "application/json"}
+            ).status_code
+            == 400
         )
-        assert local.http.post("/v1/decide", json={"model": "x", "messages": []}).status_code == 400
+        assert (
+            local.http.post(
+                "/v1/decide", json={"model": "x", "messages": []}
+            ).status_code
+            == 400
+        )
         assert local.http.post("/v1/decide", content=b"x").status_code == 415
         assert local.http.get("/v1/decide").status_code == 405
 
 
-def test_nginx_sends_each_request_to_its_expert(cast: GatewayMaker, tmp_path: Path) -> None:
-    """The example of packages/gateways, with the addresses of this test: the expert gets the whole body."""
+def test_nginx_sends_each_request_to_its_expert(
+    cast: GatewayMaker, tmp_path: Path
+) -> None:
+    """The example of packages/gateways, with the addresses of this test: the expert gets the whole
+    body.
+    """
     nginx = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
     if nginx is None:
         pytest.skip("nginx is not installed")
@@ -128,7 +158,10 @@ def test_nginx_sends_each_request_to_its_expert(cast: GatewayMaker, tmp_path: Pa
                 assert answer.json()["model"] == "law"
                 assert shown.experts["law"].last().json == body
                 assert shown.experts["law"].last().path == "/v1/chat/completions"
-                assert client.post("/v1/chat/completions", json={"model": 1}).status_code == 400
+                assert (
+                    client.post("/v1/chat/completions", json={"model": 1}).status_code
+                    == 400
+                )
         finally:
             process.terminate()
             process.wait(10)
@@ -144,8 +177,12 @@ def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
     return str(request.param)
 
 
-def test_rules_come_before_the_router(cast: GatewayMaker, release: Path, engine: str) -> None:
-    """A pattern of the last message, a header, or a tool, in their order; a domain that is not there is refused."""
+def test_rules_come_before_the_router(
+    cast: GatewayMaker, release: Path, engine: str
+) -> None:
+    """A pattern of the last message, a header, or a tool, in their order; a domain that is not
+    there is refused.
+    """
     rules = RoutingRules(
         [
             RoutingRule(domain="code", pattern=r"(?i)\bticket-\d+"),
@@ -158,14 +195,21 @@ def test_rules_come_before_the_router(cast: GatewayMaker, release: Path, engine:
         for local in (shown.local, alone):
             local.service.rules = rules
             rules.check(local.service.current.served.router)
-            assert told(local.post("/v1/decide", chat("see Ticket-12 " + LONG["law"]))) == ("code", "rule")
+            assert told(
+                local.post("/v1/decide", chat("see Ticket-12 " + LONG["law"]))
+            ) == ("code", "rule")
             team = local.post("/v1/decide", chat(LONG["law"]), **{"x-team": "clinic"})
             assert (unquote(told(team)[0]), told(team)[1]) == ("médecine", "rule")
-            assert told(local.post("/v1/decide", {**chat(LONG["law"]), **tools})) == ("code", "rule")
+            assert told(local.post("/v1/decide", {**chat(LONG["law"]), **tools})) == (
+                "code",
+                "rule",
+            )
             assert told(local.post("/v1/decide", chat(LONG["law"]))) == ("law", "best")
         assert answered_by(shown.local.chat(content="ticket-7")) == ("code", "rule")
         assert answered_by(shown.local.chat("law", "ticket-7")) == ("law", "forced")
-    with pytest.raises(InputError, match="a rule names the domain 'tax'; there are code, law"):
+    with pytest.raises(
+        InputError, match="a rule names the domain 'tax'; there are code, law"
+    ):
         RoutingRules([RoutingRule(domain="tax", tool="x")]).check(Router.load(release))
 
 
@@ -175,19 +219,33 @@ HOSTILE = chat("a" * 64 + "!")
 
 
 def test_a_hostile_prompt_is_decided_or_refused(
-    cast: GatewayMaker, engine: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    cast: GatewayMaker,
+    engine: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """By google-re2 it is decided; by `re`, an error of the client's own API, a warning without text, and no expert."""
+    """By google-re2 it is decided; by `re`, an error of the client's own API, a warning without
+    text, and no expert.
+    """
     monkeypatch.setattr(rules_module, "PATTERN_CPU_S", 0.05)
     with cast() as shown:
         shown.local.service.rules = RoutingRules([ENDLESS])
-        for path, body in {"decide": HOSTILE, "messages": {**HOSTILE, "model": "auto", "max_tokens": 9}}.items():
+        for path, body in {
+            "decide": HOSTILE,
+            "messages": {**HOSTILE, "model": "auto", "max_tokens": 9},
+        }.items():
             asked = sum(len(each.asked) for each in shown.experts.values())
             answer = shown.local.post(f"/v1/{path}", body)
             if engine == "re":
-                assert answer.status_code == 400 and "not be matched in time" in answer.json()["error"]["message"]
+                assert (
+                    answer.status_code == 400
+                    and "not be matched in time" in answer.json()["error"]["message"]
+                )
                 assert sum(len(each.asked) for each in shown.experts.values()) == asked
-                assert "rule 1 took more than 0.05 s" in caplog.text and "aaa" not in caplog.text
+                assert (
+                    "rule 1 took more than 0.05 s" in caplog.text
+                    and "aaa" not in caplog.text
+                )
             elif path == "decide":
                 assert told(answer)[1] in ("best", "abstained")
             assert told(shown.local.post("/v1/decide", chat("aaa"))) == ("code", "rule")
@@ -196,12 +254,17 @@ def test_a_hostile_prompt_is_decided_or_refused(
 def test_a_search_that_goes_on_stalls_no_other_request(
     cast: GatewayMaker, monkeypatch: pytest.MonkeyPatch, engine: str
 ) -> None:
-    """And who waits too long for it is told to come again; if the service stops, so does the search."""
+    """And who waits too long for it is told to come again; if the service stops, so does the
+    search.
+    """
     monkeypatch.setattr(rules_module, "PATTERN_CPU_S", 600.0)
     with cast() as shown, ThreadPoolExecutor(1) as threads:
         rules = shown.local.service.rules = RoutingRules([ENDLESS])
         slow = threads.submit(shown.local.post, "/v1/decide", HOSTILE)
-        wait_for(lambda: engine == "google-re2" or rules._searches._process is not None, "the search has begun")
+        wait_for(
+            lambda: engine == "google-re2" or rules._searches._process is not None,
+            "the search has begun",
+        )
         assert shown.local.http.get("/healthz").status_code == 200
         assert answered_by(shown.local.chat("law", "hello")) == ("law", "forced")
         if engine == "re":
@@ -235,7 +298,9 @@ def test_what_google_re2_cannot_match_as_meant_is_refused_at_the_start(
         ({"header": "x-team"}, "a header is written with its value"),
     ],
 )
-def test_a_rule_that_says_nothing_is_refused(tmp_path: Path, rule: dict[str, str], words: str) -> None:
+def test_a_rule_that_says_nothing_is_refused(
+    tmp_path: Path, rule: dict[str, str], words: str
+) -> None:
     lines = [f"{name} = {value!r}" for name, value in {"domain": "law", **rule}.items()]
     (tmp_path / "serve.toml").write_text("\n".join(["[[rules]]", *lines]))
     with pytest.raises(InputError, match=words):

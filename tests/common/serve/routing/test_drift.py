@@ -28,7 +28,13 @@ from ridgeway.common.serve.routing.routing_service import RoutingService
 from ridgeway.coordinator.solving.publish import RouterChoices, publish
 from tests.support.making import fixed_identity, prepared
 
-CHOICES = RouterChoices(DEFAULT.weighting, DEFAULT.ridge, DEFAULT.normalise_columns, DEFAULT.selector, Confidence())
+CHOICES = RouterChoices(
+    DEFAULT.weighting,
+    DEFAULT.ridge,
+    DEFAULT.normalise_columns,
+    DEFAULT.selector,
+    Confidence(),
+)
 PROMPT = "a prompt of some tokens"
 
 
@@ -45,10 +51,21 @@ def served(folder: Path) -> ServedRelease:
 
 
 def decided(confidence: float, reason: str | None = None) -> Decision:
-    return Decision("law", confidence, {"law": confidence}, reason is not None, "law", 9, None, reason)
+    return Decision(
+        "law",
+        confidence,
+        {"law": confidence},
+        reason is not None,
+        "law",
+        9,
+        None,
+        reason,
+    )
 
 
-def observed(served: ServedRelease, count: int, confidence: float = 0.9) -> DriftMonitor:
+def observed(
+    served: ServedRelease, count: int, confidence: float = 0.9
+) -> DriftMonitor:
     """After so many prompts of one confidence."""
     drift = DriftMonitor()
     for _ in range(count):
@@ -56,7 +73,9 @@ def observed(served: ServedRelease, count: int, confidence: float = 0.9) -> Drif
     return drift
 
 
-def test_the_share_of_low_confidence_is_that_of_the_last_prompts(served: ServedRelease) -> None:
+def test_the_share_of_low_confidence_is_that_of_the_last_prompts(
+    served: ServedRelease,
+) -> None:
     """Older ones fall out, one by one."""
     drift = observed(served, MAX_RECENT_PROMPTS, 0.4)
     for _ in range(MAX_RECENT_PROMPTS // 4):
@@ -65,25 +84,45 @@ def test_the_share_of_low_confidence_is_that_of_the_last_prompts(served: ServedR
     assert (told["prompts"], told["low_confidence_share"]) == (MAX_RECENT_PROMPTS, 0.75)
 
 
-def test_prompts_that_belong_to_no_domain_raise_the_alarm(served: ServedRelease) -> None:
+def test_prompts_that_belong_to_no_domain_raise_the_alarm(
+    served: ServedRelease,
+) -> None:
     """However sure the router is of them."""
     drift = observed(served, MIN_PROMPTS_FOR_ALARM, 0.9)
-    assert (drift.to_json()["out_of_scope_share"], drift.to_json()["alarm"]) == (0, False)
+    assert (drift.to_json()["out_of_scope_share"], drift.to_json()["alarm"]) == (
+        0,
+        False,
+    )
     drift.observe(served, [decided(0.9, _OUT_OF_SCOPE)] * MIN_PROMPTS_FOR_ALARM)
-    assert (drift.to_json()["out_of_scope_share"], drift.to_json()["alarm"]) == (0.5, True)
+    assert (drift.to_json()["out_of_scope_share"], drift.to_json()["alarm"]) == (
+        0.5,
+        True,
+    )
 
 
-@pytest.mark.parametrize(("count", "alarm"), [(MIN_PROMPTS_FOR_ALARM - 1, False), (MIN_PROMPTS_FOR_ALARM, True)])
-def test_few_prompts_raise_no_alarm(served: ServedRelease, count: int, alarm: bool) -> None:
+@pytest.mark.parametrize(
+    ("count", "alarm"),
+    [(MIN_PROMPTS_FOR_ALARM - 1, False), (MIN_PROMPTS_FOR_ALARM, True)],
+)
+def test_few_prompts_raise_no_alarm(
+    served: ServedRelease, count: int, alarm: bool
+) -> None:
     """All of them are of low confidence, and still it takes some of them."""
     assert observed(served, count, 0.1).to_json()["alarm"] is alarm
 
 
-def test_the_usual_share_makes_room_for_what_the_release_gets_wrong(served: ServedRelease) -> None:
+def test_the_usual_share_makes_room_for_what_the_release_gets_wrong(
+    served: ServedRelease,
+) -> None:
     """A calibrated router that errs in three of ten is often unsure; that is no drift."""
     manifest = {"evaluation": {"accuracy": 70.0}, "confidence": {"calibrated": True}}
     assert expected_share(manifest) == pytest.approx(0.6)
-    unsure = replace(served, release=replace(served.release, manifest={**served.release.manifest, **manifest}))
+    unsure = replace(
+        served,
+        release=replace(
+            served.release, manifest={**served.release.manifest, **manifest}
+        ),
+    )
     assert share_alarm(unsure, None) == pytest.approx(0.75)
     assert share_alarm(served, None) == 0.25
     assert share_alarm(unsure, 0.1) == 0.1
@@ -96,12 +135,18 @@ def test_a_new_release_begins_anew(served: ServedRelease) -> None:
     assert drift.to_json()["alarm"]
     newer = replace(served, since=served.since + 1)
     after = drift.to_json(newer)
-    assert (after["prompts"], after["low_confidence_share"], after["alarm"]) == (0, None, False)
+    assert (after["prompts"], after["low_confidence_share"], after["alarm"]) == (
+        0,
+        None,
+        False,
+    )
     drift.observe(newer, [decided(0.9)])
     assert drift.to_json()["prompts"] == 1
 
 
-def test_a_late_answer_of_the_release_before_clears_nothing(served: ServedRelease) -> None:
+def test_a_late_answer_of_the_release_before_clears_nothing(
+    served: ServedRelease,
+) -> None:
     """A request that began under the old one may end after the first of the new one."""
     newer = replace(served, since=served.since + 1)
     drift = observed(newer, 60, 0.1)
@@ -112,9 +157,13 @@ def test_a_late_answer_of_the_release_before_clears_nothing(served: ServedReleas
 # Serving
 
 
-def test_what_the_operator_says_of_confidence_holds_for_every_release(folder: Path) -> None:
+def test_what_the_operator_says_of_confidence_holds_for_every_release(
+    folder: Path,
+) -> None:
     """A threshold and a fallback given to `serve` take the place of the release's own."""
-    served = ReleaseSource(folder, changes={"threshold": 1.0, "fallback": "general"}).open()
+    served = ReleaseSource(
+        folder, changes={"threshold": 1.0, "fallback": "general"}
+    ).open()
     decision = served.router.route("abc")
     assert (decision.domain, decision.abstained) == ("general", True)
     assert served.id == ReleaseSource(folder).open().id
@@ -122,14 +171,21 @@ def test_what_the_operator_says_of_confidence_holds_for_every_release(folder: Pa
         ReleaseSource(folder, changes={"threshold": 0.5}).open()
 
 
-def test_metrics_and_activity_tell_of_drift(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metrics_and_activity_tell_of_drift(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Share and alarm for Prometheus; the same for the page."""
     monkeypatch.setattr(drift_module, "LOW_BELOW", 2.0)
 
     async def asked() -> tuple[str, dict[str, object]]:
         service = RoutingService(ReleaseSource(folder), watch_s=0)
         transport = httpx.ASGITransport(create_app(service))
-        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client, service.running():
+        async with (
+            httpx.AsyncClient(
+                transport=transport, base_url="http://127.0.0.1"
+            ) as client,
+            service.running(),
+        ):
             for _ in range(MIN_PROMPTS_FOR_ALARM):
                 reply = await client.post("/v1/route", json={"prompt": PROMPT})
                 assert reply.status_code == 200, reply.text
@@ -138,8 +194,16 @@ def test_metrics_and_activity_tell_of_drift(folder: Path, monkeypatch: pytest.Mo
             return metrics.text, json.loads(activity.text)["drift"]
 
     metrics, drift = asyncio.run(asked())
-    figures = dict(line.split(" ") for line in metrics.splitlines() if line.startswith("ridgeway_drift"))
+    figures = dict(
+        line.split(" ")
+        for line in metrics.splitlines()
+        if line.startswith("ridgeway_drift")
+    )
     assert float(figures["ridgeway_drift_alarm"]) == 1
-    assert float(figures["ridgeway_drift_low_confidence_ratio"]) == drift["low_confidence_share"] == 1
+    assert (
+        float(figures["ridgeway_drift_low_confidence_ratio"])
+        == drift["low_confidence_share"]
+        == 1
+    )
     assert drift["alarm"] is True
     assert drift["prompts"] == MIN_PROMPTS_FOR_ALARM

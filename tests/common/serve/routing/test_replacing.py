@@ -1,4 +1,6 @@
-"""A release that is replaced while requests come without a pause, and releases that must not take its place."""
+"""A release that is replaced while requests come without a pause, and releases that must not take
+its place.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ def served(service: Local, caplog: pytest.LogCaptureFixture) -> Iterator[Local]:
 
 
 class Load:
-    """Threads that ask without a pause; use it in a `with`, at whose end every answer must have been a good one."""
+    """Threads that ask without a pause; use it in a `with`, at whose end every answer must have
+    been a good one.
+    """
 
     def __init__(self, served: Local) -> None:
         self._served = served
@@ -48,7 +52,9 @@ class Load:
         self.releases: list[str] = []
 
     def __enter__(self) -> Load:
-        self._asking: list[Future[None]] = [self._pool.submit(self._ask) for _ in range(ASKING)]
+        self._asking: list[Future[None]] = [
+            self._pool.submit(self._ask) for _ in range(ASKING)
+        ]
         return self
 
     def _ask(self) -> None:
@@ -79,8 +85,12 @@ def replace(folder: Path, made: Path) -> None:
         (folder / path.name).write_bytes(path.read_bytes())
 
 
-def test_a_release_is_replaced_under_load_and_no_request_fails(served: Local, folder: Path) -> None:
-    """Every request is answered, by the old release or by the new one, and after the swap by the new one alone."""
+def test_a_release_is_replaced_under_load_and_no_request_fails(
+    served: Local, folder: Path
+) -> None:
+    """Every request is answered, by the old release or by the new one, and after the swap by the
+    new one alone.
+    """
     before = in_use(served)
     with Load(served) as load:
         wait_for(lambda: len(load.releases) > 20, "the load has begun")
@@ -97,7 +107,9 @@ def test_a_release_is_replaced_under_load_and_no_request_fails(served: Local, fo
 def test_a_release_that_is_copied_over_file_by_file_is_taken_when_it_is_whole(
     served: Local, folder: Path, tmp_path: Path
 ) -> None:
-    """In the midst of a plain copy the files do not fit each other; the service waits for those that do."""
+    """In the midst of a plain copy the files do not fit each other; the service waits for those
+    that do.
+    """
     after = release_of(tmp_path / "next", DOMAINS, strength=105)
     with Load(served) as load:
         replace(folder / "release", tmp_path / "next")
@@ -105,8 +117,12 @@ def test_a_release_that_is_copied_over_file_by_file_is_taken_when_it_is_whole(
     assert refused(served) is None
 
 
-def test_a_tampered_release_is_refused_and_the_old_one_goes_on(served: Local, folder: Path, tmp_path: Path) -> None:
-    """One changed byte is enough; the reason is told, without a path; a good release is then taken again."""
+def test_a_tampered_release_is_refused_and_the_old_one_goes_on(
+    served: Local, folder: Path, tmp_path: Path
+) -> None:
+    """One changed byte is enough; the reason is told, without a path; a good release is then taken
+    again.
+    """
     before = in_use(served)
     release_of(tmp_path / "next", DOMAINS, strength=107)
     router = tmp_path / "next" / ROUTER
@@ -120,4 +136,7 @@ def test_a_tampered_release_is_refused_and_the_old_one_goes_on(served: Local, fo
     assert str(folder) not in str(refused(served))
     assert served.counted("refused_releases_total") >= 1.0
     after = release_of(folder / "release", DOMAINS, strength=109)
-    wait_for(lambda: in_use(served) == after and refused(served) is None, "the good release is in use")
+    wait_for(
+        lambda: in_use(served) == after and refused(served) is None,
+        "the good release is in use",
+    )

@@ -43,32 +43,45 @@ def router(release: Path) -> Router:
 @pytest.fixture
 def client(release: Path) -> Iterator[TestClient]:
     app = create_app(RoutingService(ReleaseSource(release), watch_s=0))
-    with TestClient(app, base_url="http://127.0.0.1", raise_server_exceptions=False) as made:
+    with TestClient(
+        app, base_url="http://127.0.0.1", raise_server_exceptions=False
+    ) as made:
         yield made
 
 
-def test_one_prompt_is_routed_as_the_library_routes_it(client: TestClient, router: Router) -> None:
+def test_one_prompt_is_routed_as_the_library_routes_it(
+    client: TestClient, router: Router
+) -> None:
     """The same numbers, and the release they come from."""
     answer = client.post("/v1/route", json={"prompt": "where to?"})
     assert answer.status_code == 200
     assert answer.json() == router.route("where to?").to_json() | origin(router)
 
 
-def test_many_prompts_are_answered_in_their_order(client: TestClient, router: Router) -> None:
+def test_many_prompts_are_answered_in_their_order(
+    client: TestClient, router: Router
+) -> None:
     """One list in, one list out."""
     prompts = ["a", "", "b" * 500, "a"]
     found = client.post("/v1/route", json={"prompts": prompts}).json()
-    assert {name: value for name, value in found.items() if name != "decisions"} == origin(router)
+    assert {
+        name: value for name, value in found.items() if name != "decisions"
+    } == origin(router)
     assert found["decisions"] == [router.route(prompt).to_json() for prompt in prompts]
 
 
-def test_a_conversation_is_routed_on_its_weighted_turns(client: TestClient, router: Router) -> None:
+def test_a_conversation_is_routed_on_its_weighted_turns(
+    client: TestClient, router: Router
+) -> None:
     """Text alone counts: pictures and calls of tools are passed over."""
     messages: list[dict[str, Any]] = [
         {"role": "system", "content": "abc"},
         {
             "role": "user",
-            "content": [{"type": "text", "text": "def"}, {"type": "image_url", "image_url": {"url": "x"}}],
+            "content": [
+                {"type": "text", "text": "def"},
+                {"type": "image_url", "image_url": {"url": "x"}},
+            ],
         },
         {"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]},
         {"role": "user", "content": "ghi jkl"},
@@ -76,7 +89,9 @@ def test_a_conversation_is_routed_on_its_weighted_turns(client: TestClient, rout
     turns = weighted_turns([("system", "abc"), ("user", "def"), ("user", "ghi jkl")])
     found = client.post("/v1/route", json={"messages": messages}).json()
     assert found == router.route_turns(turns).to_json() | origin(router)
-    explained = client.post("/v1/route", json={"messages": messages, "explain": True}).json()
+    explained = client.post(
+        "/v1/route", json={"messages": messages, "explain": True}
+    ).json()
     assert explained == _json(router.explain_turns(turns).to_json() | origin(router))
 
 
@@ -84,7 +99,9 @@ def test_a_conversation_is_routed_on_its_weighted_turns(client: TestClient, rout
 def test_a_chat_leaves_its_domain_only_for_clear_evidence(
     client: TestClient, router: Router, explain: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the last user message alone, as the gateway decides; what it says and what it takes are told."""
+    """By the last user message alone, as the gateway decides; what it says and what it takes are
+    told.
+    """
 
     def beside_the_loop(*arguments: Any) -> Evidence:
         with pytest.raises(RuntimeError, match="no running event loop"):
@@ -95,20 +112,35 @@ def test_a_chat_leaves_its_domain_only_for_clear_evidence(
     first, other = (prompt_for(domain, DOMAINS) for domain in ("law", "code"))
     for text in (other, other[:2], first, "?"):
         messages = [{"role": "user", "content": each} for each in (first, text)]
-        found = client.post("/v1/route", json={"messages": messages, "after": "law", "explain": explain}).json()
+        found = client.post(
+            "/v1/route", json={"messages": messages, "after": "law", "explain": explain}
+        ).json()
         decision = router.route(text)
         assert (found["best"], found["tokens"]) == (decision.best, decision.tokens)
         assert found["stays"] is evidence_to_leave(router, decision, "law", text).stays
         assert found["stays"] is (found["evidence"] <= found["evidence_needed"])
-        assert "stays" not in client.post("/v1/route", json={"messages": messages, "explain": explain}).json()
+        assert (
+            "stays"
+            not in client.post(
+                "/v1/route", json={"messages": messages, "explain": explain}
+            ).json()
+        )
     for explain in (False, True):
-        unknown = client.post("/v1/route", json={"messages": messages, "after": "nope", "explain": explain})
+        unknown = client.post(
+            "/v1/route",
+            json={"messages": messages, "after": "nope", "explain": explain},
+        )
         assert (unknown.status_code, unknown.json()["error"]["param"]) == (400, "after")
     refused = client.post("/v1/route", json={"prompt": "x", "after": "law"})
-    assert refused.status_code == 400 and "messages alone" in complaint_of(refused.json())["message"]
+    assert (
+        refused.status_code == 400
+        and "messages alone" in complaint_of(refused.json())["message"]
+    )
 
 
-def test_a_second_release_decides_beside_the_first(release: Path, tmp_path: Path) -> None:
+def test_a_second_release_decides_beside_the_first(
+    release: Path, tmp_path: Path
+) -> None:
     """Its explanation is its own, and nothing of it is counted; without one there is a sentence."""
     release_of(tmp_path / "other", [*DOMAINS, "tax"])
     other, prompt = Router.load(tmp_path / "other"), prompt_for("law", DOMAINS)
@@ -122,15 +154,25 @@ def test_a_second_release_decides_beside_the_first(release: Path, tmp_path: Path
     lone = create_app(RoutingService(ReleaseSource(release), watch_s=0))
     with TestClient(lone, base_url="http://127.0.0.1") as alone:
         answer = alone.post("/v1/compare", json={"prompt": prompt})
-        assert answer.status_code == 404 and complaint_of(answer.json())["code"] == "no_comparison"
+        assert (
+            answer.status_code == 404
+            and complaint_of(answer.json())["code"] == "no_comparison"
+        )
         assert alone.get("/v1/activity").json()["compared"] is None
 
 
-def test_an_explanation_is_given_when_asked_for(client: TestClient, router: Router) -> None:
+def test_an_explanation_is_given_when_asked_for(
+    client: TestClient, router: Router
+) -> None:
     """For one prompt and for many."""
     expected = _json(router.explain("where to?").to_json() | origin(router))
-    assert client.post("/v1/route", json={"prompt": "where to?", "explain": True}).json() == expected
-    many = client.post("/v1/route", json={"prompts": ["where to?"], "explain": True}).json()
+    assert (
+        client.post("/v1/route", json={"prompt": "where to?", "explain": True}).json()
+        == expected
+    )
+    many = client.post(
+        "/v1/route", json={"prompts": ["where to?"], "explain": True}
+    ).json()
     assert many["release"] == expected.pop("release") == router.release
     assert many["calibrated"] == expected.pop("calibrated")
     assert many["decisions"] == [expected]
@@ -140,7 +182,9 @@ def _json(value: dict[str, Any]) -> dict[str, Any]:
     """As it is after a way through JSON: tuples are lists."""
     return {
         **value,
-        "explanation": [{**token, "parts": list(token["parts"])} for token in value["explanation"]],
+        "explanation": [
+            {**token, "parts": list(token["parts"])} for token in value["explanation"]
+        ],
     }
 
 
@@ -148,12 +192,21 @@ def _json(value: dict[str, Any]) -> dict[str, Any]:
     ("body", "words"),
     [
         (b"{", "not valid JSON: EOF while parsing an object at line 1, column 1"),
-        (b'{"prompt":\n zyzzyva}', "not valid JSON: expected value at line 2, column 2"),
+        (
+            b'{"prompt":\n zyzzyva}',
+            "not valid JSON: expected value at line 2, column 2",
+        ),
         (b"", "not valid JSON"),
         (b"\xff\xfe", "not valid JSON"),
         (b"[" * 5000, "is nested too deeply at line 1, column"),
-        (b'{"prompt": ' + b"1" * 5000 + b"}", "has a number of too many digits at line 1"),
-        (b'{"prompt": "zyzzyva \\ud800"}', "escape of no character, perhaps half of a pair, at line 1"),
+        (
+            b'{"prompt": ' + b"1" * 5000 + b"}",
+            "has a number of too many digits at line 1",
+        ),
+        (
+            b'{"prompt": "zyzzyva \\ud800"}',
+            "escape of no character, perhaps half of a pair, at line 1",
+        ),
         (b"[]", "the body"),
         (b"{}", "exactly one of prompt, prompts and messages"),
         (b'{"prompt": "a", "prompts": ["b"]}', "exactly one"),
@@ -167,13 +220,21 @@ def _json(value: dict[str, Any]) -> dict[str, Any]:
         (b'{"prompt": "a", "zyzzyva": 1}', "zyzzyva"),
     ],
 )
-def test_a_body_that_cannot_be_used_gets_one_clear_sentence(client: TestClient, body: bytes, words: str) -> None:
+def test_a_body_that_cannot_be_used_gets_one_clear_sentence(
+    client: TestClient, body: bytes, words: str
+) -> None:
     """It names the field and not what stands in it."""
-    answer = client.post("/v1/route", content=body, headers={"content-type": "application/json"})
+    answer = client.post(
+        "/v1/route", content=body, headers={"content-type": "application/json"}
+    )
     assert answer.status_code == 400
     error = answer.json()["error"]
     assert words in error["message"]
-    assert b"zyzzyva" not in body or "zyzzyva" in words or "zyzzyva" not in error["message"]
+    assert (
+        b"zyzzyva" not in body
+        or "zyzzyva" in words
+        or "zyzzyva" not in error["message"]
+    )
     assert error["type"] == "invalid_request_error"
 
 
@@ -185,17 +246,25 @@ def test_too_many_prompts_are_refused(client: TestClient) -> None:
 
 
 def test_a_body_of_many_mistakes_is_refused_at_the_first(client: TestClient) -> None:
-    """To find all of them would hold everybody up; a hundred thousand are refused as quickly as one."""
-    answer = client.post("/v1/route", json={"messages": [{"role": "user", "content": [1] * 100_000}]})
+    """To find all of them would hold everybody up; a hundred thousand are refused as quickly as
+    one.
+    """
+    answer = client.post(
+        "/v1/route", json={"messages": [{"role": "user", "content": [1] * 100_000}]}
+    )
     assert answer.status_code == 400
     with pytest.raises(ValidationError) as caught:
-        RouteRequest.model_validate({"messages": [{"role": "user", "content": [1] * 1000}]})
+        RouteRequest.model_validate(
+            {"messages": [{"role": "user", "content": [1] * 1000}]}
+        )
     assert caught.value.error_count() < 5
 
 
 def test_a_wrong_part_of_a_message_is_named_by_its_field(client: TestClient) -> None:
     """Not by the kinds that it was read as."""
-    answer = client.post("/v1/route", json={"messages": [{"role": "user", "content": 7}]})
+    answer = client.post(
+        "/v1/route", json={"messages": [{"role": "user", "content": 7}]}
+    )
     assert complaint_of(answer.json())["param"] == "messages.0.content"
 
 
@@ -203,31 +272,52 @@ def test_a_wrong_part_of_a_message_is_named_by_its_field(client: TestClient) -> 
 def test_texts_too_long_to_explain_are_still_routed(
     client: TestClient, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
-    """An explanation holds every token, so it has an end: in characters, and in tokens times domains."""
+    """An explanation holds every token, so it has an end: in characters, and in tokens times
+    domains.
+    """
     if not most:
         monkeypatch.setattr(routing_service, "MAX_EXPLAINED_PARTS", 10_000)
     prompts = ["a" * 30_000] * (1 + most // 30_000)
     refused = client.post("/v1/route", json={"prompts": prompts, "explain": True})
-    assert (refused.status_code, complaint_of(refused.json())["code"]) == (400, "too_long_to_explain")
-    assert client.post("/v1/route", json={"prompts": prompts}).json()["decisions"][0]["tokens"] == 30_000
+    assert (refused.status_code, complaint_of(refused.json())["code"]) == (
+        400,
+        "too_long_to_explain",
+    )
+    assert (
+        client.post("/v1/route", json={"prompts": prompts}).json()["decisions"][0][
+            "tokens"
+        ]
+        == 30_000
+    )
 
 
 def test_of_a_long_text_beginning_and_end_are_routed_and_the_decision_says_so(
     client: TestClient, router: Router
 ) -> None:
-    """A decision takes no longer for a longer text; prompts, chats and explanations are cut alike."""
+    """A decision takes no longer for a longer text; prompts, chats and explanations are cut
+    alike.
+    """
     prompt = "a" * MAX_ROUTED_CHARACTERS + "b" * 1000
     whole = router.route(cut(prompt)).to_json() | origin(router) | {"left_out": 1000}
     assert client.post("/v1/route", json={"prompt": prompt}).json() == whole
-    assert client.post("/v1/route", json={"messages": [{"role": "user", "content": prompt}]}).json() == whole
-    told = client.post("/v1/route", json={"prompts": [prompt, "a"], "explain": True}).json()["decisions"]
+    assert (
+        client.post(
+            "/v1/route", json={"messages": [{"role": "user", "content": prompt}]}
+        ).json()
+        == whole
+    )
+    told = client.post(
+        "/v1/route", json={"prompts": [prompt, "a"], "explain": True}
+    ).json()["decisions"]
     texts = ["".join(word["text"] for word in each["explanation"]) for each in told]
     assert texts == [cut(prompt), "a"]
     assert [each.get("left_out") for each in told] == [1000, None]
 
 
 @pytest.mark.parametrize("method", ["get", "put", "delete"])
-def test_other_methods_and_addresses_are_errors_of_the_same_shape(client: TestClient, method: str) -> None:
+def test_other_methods_and_addresses_are_errors_of_the_same_shape(
+    client: TestClient, method: str
+) -> None:
     assert client.request(method, "/v1/route").status_code == 405
     assert client.request(method, "/v1/nothing").status_code == 404
     complaint_of(client.request(method, "/v1/route").json())
@@ -235,7 +325,9 @@ def test_other_methods_and_addresses_are_errors_of_the_same_shape(client: TestCl
 
 
 def test_a_mistake_of_the_server_tells_nothing(
-    client: TestClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    client: TestClient,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Neither the answer nor the log holds the prompt or what went wrong in detail."""
 
@@ -258,17 +350,34 @@ def test_the_release_in_use_is_described(client: TestClient, router: Router) -> 
     assert card["refused"] is None
 
 
-@pytest.mark.parametrize(("fallback", "name"), [("generalist", "generalist"), (None, "none")])
-def test_an_abstention_is_counted_under_no_domain(release: Path, fallback: str | None, name: str) -> None:
+@pytest.mark.parametrize(
+    ("fallback", "name"), [("generalist", "generalist"), (None, "none")]
+)
+def test_an_abstention_is_counted_under_no_domain(
+    release: Path, fallback: str | None, name: str
+) -> None:
     """Nor is the domain ahead named in a header; its fallback is, if it has one."""
     service = RoutingService(ReleaseSource(release), watch_s=0)
     router = service.current.served.router
-    router.confidence = replace(router.confidence, scope=Scope(1.0, 0.0, 0.0, 1.0), fallback=fallback)
+    router.confidence = replace(
+        router.confidence, scope=Scope(1.0, 0.0, 0.0, 1.0), fallback=fallback
+    )
     with TestClient(create_app(service), base_url="http://127.0.0.1") as client:
-        assert client.post("/v1/route", json={"prompt": SECRET}).json()["domain"] == fallback
-        told = client.post("/v1/decide", json={"prompt": SECRET, "model": "auto"}).headers
-        assert (told["x-ridgeway-domain"], told["x-ridgeway-reason"]) == (name, "abstained")
-        assert f'ridgeway_decisions_total{{domain="{name}"}} 2.0' in client.get("/metrics").text
+        assert (
+            client.post("/v1/route", json={"prompt": SECRET}).json()["domain"]
+            == fallback
+        )
+        told = client.post(
+            "/v1/decide", json={"prompt": SECRET, "model": "auto"}
+        ).headers
+        assert (told["x-ridgeway-domain"], told["x-ridgeway-reason"]) == (
+            name,
+            "abstained",
+        )
+        assert (
+            f'ridgeway_decisions_total{{domain="{name}"}} 2.0'
+            in client.get("/metrics").text
+        )
 
 
 def test_what_is_decided_is_counted(client: TestClient, router: Router) -> None:
@@ -279,7 +388,10 @@ def test_what_is_decided_is_counted(client: TestClient, router: Router) -> None:
     best = [decision.best for decision in router.route_many([*prompts, SECRET])]
     metrics = client.get("/metrics").text
     for domain in set(best):
-        assert f'ridgeway_decisions_total{{domain="{domain}"}} {best.count(domain)}.0' in metrics
+        assert (
+            f'ridgeway_decisions_total{{domain="{domain}"}} {best.count(domain)}.0'
+            in metrics
+        )
     assert "ridgeway_routing_seconds_count 2.0" in metrics
     activity = client.get("/v1/activity").json()
     counted: dict[str, int] = {}
@@ -292,7 +404,9 @@ def test_what_is_decided_is_counted(client: TestClient, router: Router) -> None:
 
 def test_an_abstention_is_said_and_counted(release: Path) -> None:
     """With a threshold that nothing reaches, every prompt goes to the fallback."""
-    source = ReleaseSource(release, changes={"threshold": 1.0, "fallback": "generalist"})
+    source = ReleaseSource(
+        release, changes={"threshold": 1.0, "fallback": "generalist"}
+    )
     app = create_app(RoutingService(source, watch_s=0))
     with TestClient(app, base_url="http://127.0.0.1") as strict:
         answer = strict.post("/v1/route", json={"prompt": "hm"}).json()

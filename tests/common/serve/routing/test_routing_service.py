@@ -17,7 +17,11 @@ from ridgeway.common.routing.release_watch import CurrentRelease
 from ridgeway.common.routing.router import Router
 from ridgeway.common.serve.routing import routing_service
 from ridgeway.common.serve.routing.current_release import ReleaseSource, ServedRelease
-from ridgeway.common.serve.routing.routing_service import MAX_QUICK_CHARACTERS, MAX_SHORT_CHARACTERS, RoutingThreads
+from ridgeway.common.serve.routing.routing_service import (
+    MAX_QUICK_CHARACTERS,
+    MAX_SHORT_CHARACTERS,
+    RoutingThreads,
+)
 from tests.support.serving import release_of
 from tests.support.waiting import PATIENCE_S
 
@@ -46,18 +50,26 @@ def run(work: Coroutine[Any, Any, Result]) -> Result:
 
 
 def prompts(count: int) -> list[str]:
-    return [f"{number} {'abcdefgh'[number % 8] * (number % 13)}" for number in range(count)]
+    return [
+        f"{number} {'abcdefgh'[number % 8] * (number % 13)}" for number in range(count)
+    ]
 
 
-def test_everyone_in_a_crowd_gets_the_answer_to_their_prompt(threads: RoutingThreads, served: ServedRelease) -> None:
+def test_everyone_in_a_crowd_gets_the_answer_to_their_prompt(
+    threads: RoutingThreads, served: ServedRelease
+) -> None:
     """Routed together or alone, a prompt's decision is the router's own, bit for bit."""
     asked = prompts(40)
 
     async def crowd() -> list[tuple[ServedRelease, Decision]]:
-        return await asyncio.gather(*(threads.route_turns(text(prompt)) for prompt in asked))
+        return await asyncio.gather(
+            *(threads.route_turns(text(prompt)) for prompt in asked)
+        )
 
     answers = run(crowd())
-    assert [decision for _, decision in answers] == [served.router.route(prompt) for prompt in asked]
+    assert [decision for _, decision in answers] == [
+        served.router.route(prompt) for prompt in asked
+    ]
     assert {id(used) for used, _ in answers} == {id(served)}
 
 
@@ -98,7 +110,9 @@ def test_a_long_text_holds_nobody_up(
     monkeypatch.setattr(served.router, "route", slow)
 
     async def both() -> Decision:
-        long = asyncio.create_task(threads.route_turns(text("a" * (MAX_SHORT_CHARACTERS + 1))))
+        long = asyncio.create_task(
+            threads.route_turns(text("a" * (MAX_SHORT_CHARACTERS + 1)))
+        )
         await asyncio.sleep(0)
         await threads.route_turns(text("short"))
         assert not long.done()
@@ -112,7 +126,9 @@ class Panic(BaseException):
     """What a library in another language raises that gives up, and nobody catches."""
 
 
-@pytest.mark.parametrize(("error", "told"), [(ZeroDivisionError, ZeroDivisionError), (Panic, RuntimeError)])
+@pytest.mark.parametrize(
+    ("error", "told"), [(ZeroDivisionError, ZeroDivisionError), (Panic, RuntimeError)]
+)
 def test_a_failure_reaches_whoever_asked_and_the_threads_go_on(
     threads: RoutingThreads,
     served: ServedRelease,
@@ -136,7 +152,9 @@ def test_a_failure_reaches_whoever_asked_and_the_threads_go_on(
     assert run(crowd()) == served.router.route("c")
 
 
-def test_a_release_that_changes_is_used_by_the_next_request(served: ServedRelease, tmp_path: Path) -> None:
+def test_a_release_that_changes_is_used_by_the_next_request(
+    served: ServedRelease, tmp_path: Path
+) -> None:
     """Each answer says under which release it was made."""
     release_of(tmp_path / "next", ["code", "law"], strength=50)
     other = CurrentRelease(ReleaseSource(tmp_path / "next")).served
@@ -158,17 +176,23 @@ def test_batches_conversations_and_explanations_are_the_routers_own(
 ) -> None:
     """Whatever the thread, the answer is what the library gives."""
     turns = [Turn("abc def", 1.0), Turn("xyz", 0.125)]
-    assert run(threads.route_many(prompts(70)))[1] == served.router.route_many(prompts(70))
+    assert run(threads.route_many(prompts(70)))[1] == served.router.route_many(
+        prompts(70)
+    )
     assert run(threads.route_turns(turns))[1] == served.router.route_turns(turns)
     texts = [turn.text for turn in turns]
-    explained = run(threads.explain(texts, lambda served: served.router.explain_turns(turns)))
+    explained = run(
+        threads.explain(texts, lambda served: served.router.explain_turns(turns))
+    )
     assert explained == served.router.explain_turns(turns)
 
 
 def test_a_batch_waits_its_turn_beside_another(
     threads: RoutingThreads, served: ServedRelease, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A small batch is answered while a large one has pieces left; both get what the library gives."""
+    """A small batch is answered while a large one has pieces left; both get what the library
+    gives.
+    """
     real = served.router.route_many
     routed: list[int] = []
 

@@ -1,4 +1,6 @@
-"""A service whose release has a sentence encoder: its decisions are the library's, and reading holds nobody up."""
+"""A service whose release has a sentence encoder: its decisions are the library's, and reading
+holds nobody up.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,12 @@ from ridgeway.common.serve.routing.current_release import ReleaseSource
 from ridgeway.common.serve.routing.routing_service import RoutingService
 from tests.support.commands import Workshop
 from tests.support.in_process import DOMAINS, GatewayMaker, Local
-from tests.support.serving import cascade_release, prompt_for, release_of, unsure_prompts
+from tests.support.serving import (
+    cascade_release,
+    prompt_for,
+    release_of,
+    unsure_prompts,
+)
 from tests.support.waiting import PATIENCE_S, wait_for
 
 MISSING = "the sentence encoder is not on this machine; run `pip install"
@@ -44,7 +51,10 @@ def asked(kind: str, prompt: str) -> tuple[str, Any]:
         "prompt": ("/v1/route", {"prompt": prompt}),
         "batch": ("/v1/route", {"prompts": [prompt, SURE]}),
         "explanation": ("/v1/route", {"prompt": prompt, "explain": True}),
-        "chat": ("/v1/chat/completions", {"model": "auto", "messages": [{"role": "user", "content": prompt}]}),
+        "chat": (
+            "/v1/chat/completions",
+            {"model": "auto", "messages": [{"role": "user", "content": prompt}]},
+        ),
     }
     return bodies[kind]
 
@@ -61,16 +71,26 @@ def test_decisions_are_the_librarys(cascade: Path, use: SentenceUse) -> None:
             return client.post("/v1/route", json=body).json()
 
         for prompt in prompts[:3]:
-            assert answer(prompt=prompt) == router.route(prompt).to_json() | origin(router)
-        assert answer(prompts=prompts)["decisions"] == [router.route(prompt).to_json() for prompt in prompts]
-        chat = [{"role": "user", "content": SURE}, {"role": "user", "content": prompts[1]}]
+            assert answer(prompt=prompt) == router.route(prompt).to_json() | origin(
+                router
+            )
+        assert answer(prompts=prompts)["decisions"] == [
+            router.route(prompt).to_json() for prompt in prompts
+        ]
+        chat = [
+            {"role": "user", "content": SURE},
+            {"role": "user", "content": prompts[1]},
+        ]
         assert answer(messages=chat) == router.route(chat).to_json() | origin(router)
         explained = answer(messages=chat, explain=True)
         assert {name: explained[name] for name in ("router", "scores", "margin")} == {
-            name: router.explain(chat).to_json()[name] for name in ("router", "scores", "margin")
+            name: router.explain(chat).to_json()[name]
+            for name in ("router", "scores", "margin")
         }
     read = {"auto": 20, "never": 0, "always": 23}[use]
-    assert [decision.router for decision in router.route_many(prompts)].count("sentences") == read
+    assert [decision.router for decision in router.route_many(prompts)].count(
+        "sentences"
+    ) == read
 
 
 @pytest.fixture
@@ -95,7 +115,9 @@ def blocked(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], Event]]:
 def test_what_the_table_decides_waits_for_no_sentence(
     cast: GatewayMaker, blocked: Callable[[], Event], quick: bool
 ) -> None:
-    """While more sentences wait than there are threads to read them: prompts, batches, explanations and chats."""
+    """While more sentences wait than there are threads to read them: prompts, batches, explanations
+    and chats.
+    """
     unsure = unsure_prompts(cores() + 2)
     kinds = ["prompt", "batch", "explanation", "chat"]
     with cast() as play, ThreadPoolExecutor(len(kinds) * len(unsure)) as clients:
@@ -105,7 +127,9 @@ def test_what_the_table_decides_waits_for_no_sentence(
 
         def post(kind: str, prompt: str) -> httpx.Response:
             path, body = asked(kind, prompt)
-            return httpx.post(f"{local.http.base_url}{path}", json=body, timeout=PATIENCE_S)
+            return httpx.post(
+                f"{local.http.base_url}{path}", json=body, timeout=PATIENCE_S
+            )
 
         waiting: list[Future[httpx.Response]] = [
             clients.submit(post, kind, prompt) for kind in kinds for prompt in unsure
@@ -119,16 +143,25 @@ def test_what_the_table_decides_waits_for_no_sentence(
         assert local.counted("decisions_by_router_total", router="sentences") == 0
         free.set()
         assert {each.result().status_code for each in waiting} == {200}
-        assert {each.result().headers["x-ridgeway-router"] for each in waiting[-len(unsure) :]} == {"sentences"}
-        assert local.counted("decisions_by_router_total", router="sentences") == len(waiting)
-        assert local.counted("decisions_by_router_total", router="table") == len(kinds) + 1 + len(unsure)
+        assert {
+            each.result().headers["x-ridgeway-router"]
+            for each in waiting[-len(unsure) :]
+        } == {"sentences"}
+        assert local.counted("decisions_by_router_total", router="sentences") == len(
+            waiting
+        )
+        assert local.counted("decisions_by_router_total", router="table") == len(
+            kinds
+        ) + 1 + len(unsure)
 
 
 def _in_flight(local: Local) -> float:
     return local.counted("requests_in_flight")
 
 
-def test_releases_with_and_without_sentences_follow_each_other(cascade: Path, sentences: UseEncoder) -> None:
+def test_releases_with_and_without_sentences_follow_each_other(
+    cascade: Path, sentences: UseEncoder
+) -> None:
     """In both directions, while the service runs."""
     shutil.rmtree(cascade)
     release_of(cascade, DOMAINS)
@@ -136,10 +169,16 @@ def test_releases_with_and_without_sentences_follow_each_other(cascade: Path, se
     cascade_release(cascade, DOMAINS, sentences)
     assert current.refresh()
     (unsure,) = unsure_prompts(1)
-    assert (current.refused, current.served.router.route(unsure).router) == (None, "sentences")
+    assert (current.refused, current.served.router.route(unsure).router) == (
+        None,
+        "sentences",
+    )
     release_of(cascade, DOMAINS, strength=50)
     assert current.refresh()
-    assert (current.refused, current.served.router.route(unsure).router) == (None, "table")
+    assert (current.refused, current.served.router.route(unsure).router) == (
+        None,
+        "table",
+    )
 
 
 @pytest.mark.usefixtures("no_sentences")
@@ -154,11 +193,21 @@ def test_without_the_wheel_a_release_with_sentences_is_refused(
     cascade_release(folder, DOMAINS, sentences)
     assert current.refresh()
     assert current.served is before
-    assert str(current.refused).startswith(f"the new release is signed but unusable: {MISSING}")
-    with pytest.raises(ReleaseError, match="signed but unusable: the sentence encoder is not on this machine"):
+    assert str(current.refused).startswith(
+        f"the new release is signed but unusable: {MISSING}"
+    )
+    with pytest.raises(
+        ReleaseError,
+        match="signed but unusable: the sentence encoder is not on this machine",
+    ):
         CurrentRelease(ReleaseSource(folder))
     monkeypatch.setattr(server, "bind_sockets", lambda address: [])
     told = Workshop(tmp_path).call("serve", folder)
     assert told.code == 2
     assert MISSING in told.stderr.splitlines()[-1]
-    assert CurrentRelease(ReleaseSource(folder, sentences="never")).served.router.route("hello").router == "table"
+    assert (
+        CurrentRelease(ReleaseSource(folder, sentences="never"))
+        .served.router.route("hello")
+        .router
+        == "table"
+    )
