@@ -17,6 +17,7 @@ import signal
 import ssl
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -379,10 +380,8 @@ def test_a_holder_sees_what_an_upgrade_changes_and_approves_it_with_one_command(
         told = town.do("client", "approve", town.holder(name), "--json").json
         assert told == {"approved": installed_sha256(), "new": True}
         running = town.running[name]
-        town.wait_for(
-            f"{name} takes it up",
-            lambda running=running: running.has_said("note", "from now on"),
-        )  # type: ignore[misc]
+        took_up = partial(running.has_said, "note", "from now on")
+        town.wait_for(f"{name} takes it up", took_up)
 
 
 # A fourth holder; one that does not trust the code; one that is away
@@ -541,12 +540,8 @@ def test_holders_that_lack_the_newest_release_get_it_without_a_round(
     """
     assert "medicine" in second[1].json["absent"]
     for name in FIRST:
-        town.wait_for(
-            f"{name} has release 0003", lambda name=name: town.newest(name) == 3
-        )  # type: ignore[misc]
-        town.wait_for(
-            "the ledger has it", lambda name=name: _delivered(town, name) == 3
-        )  # type: ignore[misc]
+        town.wait_for(f"{name} has release 0003", lambda: town.newest(name) == 3)  # noqa: B023
+        town.wait_for("the ledger has it", lambda: _delivered(town, name) == 3)  # noqa: B023
     newest = town.do("client", "releases", town.holder("medicine"), "--json").json[-1]
     assert (newest["number"], newest["domains"]) == (3, list(FIRST))
     assert len(town.ledger("opened")) == 2
@@ -714,9 +709,8 @@ def masked(
     )
     town.kill(DYING)
     for name in ("code", "law"):
-        town.wait_for(
-            f"{name} has sealed", lambda name=name: town.sent(name, "sealed_sums") == 1
-        )  # type: ignore[misc]
+        sealed = partial(town.sent, name, "sealed_sums")
+        town.wait_for(f"{name} has sealed", lambda: sealed() == 1)  # noqa: B023
     os.kill(town.answering("law")[0], signal.SIGKILL)
     town.wait_for("the total is opened", lambda: bool(town.ledger("totalled")))
     os.kill(town.process("flower-superlink"), signal.SIGKILL)

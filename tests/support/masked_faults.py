@@ -362,10 +362,9 @@ def altered(request: Packet, rogue: Identity, dice: random.Random) -> Packet | N
     message, blobs = opened.message, list(opened.blobs)
     match message:
         case ConfirmSum() | LockSum() | OpenSum():
-            gone = dice.choice(message.sent)
-            message = message.model_copy(
-                update={"sent": tuple(place for place in message.sent if place != gone)}
-            )
+            missing = dice.choice(message.sent)
+            kept = tuple(place for place in message.sent if place != missing)
+            message = message.model_copy(update={"sent": kept})
         case Evaluate():
             blobs = [bytes(len(bytes(blob))) for blob in blobs]
         case Share(cohort=cohort, agreement=agreement):

@@ -22,7 +22,7 @@ from ridgeway.common.privacy.public_prior import make_prior, prior_bytes, write_
 from ridgeway.common.protocol.invitation import Card, Place, read_signed_json
 from ridgeway.common.protocol.packet import Packet
 from ridgeway.coordinator.deploy.coordinator_folder import create_federation
-from ridgeway.coordinator.round.ask import PeerAnswer
+from ridgeway.coordinator.round.ask import PeerAnswer, Transport
 from ridgeway.coordinator.round.federation import (
     Federation,
     FederationSettings,
@@ -252,7 +252,7 @@ class Direct:
 
 
 def round_of(
-    parties: Parties, transport: Direct | None = None, **wishes: Any
+    parties: Parties, transport: Transport | None = None, **wishes: Any
 ) -> LedgerRelease:
     """A round in which everybody is there, unless a transport says otherwise."""
     return run_round(

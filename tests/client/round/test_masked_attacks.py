@@ -186,10 +186,10 @@ def test_a_lie_before_secrets_are_shared_is_refused(at: At) -> None:
     coordinator.parties.rewrite(
         VICTIM, 'modes = ["masked"]', 'modes = ["masked", "clear"]'
     )
-    lie = coordinator.share_request(coordinator.cohort(terms=clear(coordinator.terms)))
-    assert (
-        coordinator.refusal(VICTIM, lie) == "not_masked"
-    )  # its keys were signed for masked rounds
+    downgrade = coordinator.cohort(terms=clear(coordinator.terms))
+    asked = coordinator.share_request(downgrade)
+    # Its keys were signed for masked rounds.
+    assert coordinator.refusal(VICTIM, asked) == "not_masked"
     assert coordinator.gave(Offer) == coordinator.gave(ClearStatistics) == []
     shared_nothing(coordinator)
     still_opens(coordinator)

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-import ridgeway.client.sums.corpus
+from ridgeway.client.sums import corpus as corpus_module
 from ridgeway.client.sums.corpus import Counters, Position, documents, find_sources
 from ridgeway.client.sums.part_store import Stamp, part_numbers, pieces_of
 from ridgeway.client.sums.prepare import PrepareJob, prepare, sum_part
@@ -38,7 +38,7 @@ LINES = st.lists(
 @pytest.fixture
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Files beyond 200 bytes have pieces."""
-    monkeypatch.setattr(ridgeway.client.sums.corpus, "PIECE_BYTES", 200)
+    monkeypatch.setattr(corpus_module, "PIECE_BYTES", 200)
 
 
 @pytest.fixture
@@ -198,7 +198,7 @@ def test_every_piece_is_in_one_part(sizes: list[int], of: int) -> None:
 @pytest.fixture(scope="module")
 def scratch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ridgeway.client.sums.corpus, "PIECE_BYTES", 16)
+        patch.setattr(corpus_module, "PIECE_BYTES", 16)
         yield tmp_path_factory.mktemp("pieces")
 
 
@@ -211,9 +211,8 @@ def test_the_pieces_of_a_text_hold_its_lines_once_each(
     path.write_bytes(raw)
     found, counters = "", Counters()
     for piece in find_sources([path])[0]:
-        found += "".join(
-            ridgeway.client.sums.corpus._texts(piece, (), counters, Position(), None)
-        )  # type: ignore[arg-type]
+        texts = corpus_module._texts(piece, (), counters, Position(), None)  # type: ignore[arg-type]
+        found += "".join(texts)
     assert found == raw.decode("utf-8-sig", "replace")
     assert counters.replaced == found.count("\ufffd") - raw.count("\ufffd".encode())
 

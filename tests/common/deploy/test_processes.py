@@ -436,7 +436,7 @@ print("started", flush=True); time.sleep(60)
         helper.start()
         try:
             log = helper.log
-            assert until(lambda log=log: "started" in last_words(log)), last_words(log)
+            assert until(lambda: "started" in last_words(log)), last_words(log)  # noqa: B023
             assert until(lambda: helper.is_idle() == idle)  # noqa: B023
         finally:
             helper.stop(1.0)

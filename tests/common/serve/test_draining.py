@@ -147,10 +147,8 @@ def test_no_stream_is_dropped_over_twenty_releases(tmp_path: Path) -> None:
             assert {word_of(next(reader)) for reader in readers} == {"begun"}
             for turn in range(turns):
                 taken = release_of(release, ["code", "law"], strength=200 + turn)
-                wait_for(
-                    "the release is taken",
-                    lambda taken=taken: local.service.current.served.id == taken,
-                )
+                current = local.service.current
+                wait_for("the release is taken", lambda: current.served.id == taken)  # noqa: B023
                 for _ in range(streams):
                     steps.release()
             whole = [*map(str, range(turns)), "[DONE]"]
