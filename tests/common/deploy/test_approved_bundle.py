@@ -347,11 +347,16 @@ class House:
     ) -> None:
         self.folder = folder
         self.flower = FlowerStandIn(app=app or (lambda **named: secrets.token_hex(4)))
-        self.module = self.flower.module()
         note = note_in(str(folder / "log"))
         self.keeper = BundleGuard(approved, note, lambda content: NAME)
-        guard(self.module, self.keeper)
+        self.send(CONTENT)
         self.executor = pinned.ForkingExecutor(self.answer, note, kind)
+
+    def send(self, content: bytes) -> None:
+        """Let Flower send these bytes as the bundle of each task."""
+        self.flower.content = content
+        self.module = self.flower.module()
+        guard(self.module, self.keeper)
 
     def answer(self, token: str) -> None:
         """In a fork: what an answer does."""
@@ -435,7 +440,7 @@ def test_a_bundle_that_is_not_approved_is_refused_in_the_fork_too(
     """Also right after an answer of one that is."""
     house = House(tmp_path)
     house.ask("first")
-    house.flower.content = b"other"
+    house.send(b"other")
     house.executor.launch(task("second"))
     wait_for("the refusal is noted", lambda: "has not approved" in house.log())
     wait_for("every fork has ended", is_gone_all)

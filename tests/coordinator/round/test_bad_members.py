@@ -241,9 +241,7 @@ def test_the_operator_reads_what_happened_and_what_to_do(
     give(parties, "poetry", texts("stolen", "law"))
     names = all_with_new(parties)
 
-    def run_here(
-        federation: Federation, order: RunOrder, watch: Watch, bundle: str | None
-    ) -> None:
+    def run_here(federation: Federation, order: RunOrder, watch: Watch) -> None:
         wishes = RoundWishes(mode=order.mode, accept_worse=order.accept_worse)
         run_round(federation, Direct(parties, list(names)), watch, wishes)
 
