@@ -48,6 +48,7 @@ RESTART_PAUSE_S = 1.0
 """A worker that ends by itself is started again no sooner."""
 RETIRE = signal.SIGUSR1
 """Tells a worker to take no more connections, and to end when those that it has are closed."""
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _SLOTS = 1 << 16
 SLOT = struct.Struct("<Qd")
 SUMMED_GAUGES = (
@@ -264,10 +265,13 @@ class Supervisor:
         process = process_context().Process(
             target=_be_a_worker, args=(self.work, worker), daemon=True
         )
+        # A signal waits until the worker can be stopped, and the worker has handlers of its own.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         process.start()
-        writer.close()
         pid = process.pid or 0
         self._running[pid] = process
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        writer.close()
         while not reader.poll(LOOK_S) and not self._stopping:
             pass
         with reader, contextlib.suppress(EOFError):
@@ -286,6 +290,7 @@ def _be_a_worker(work: Callable[[ServingWorker], None], worker: ServingWorker) -
         for number in (signal.SIGINT, signal.SIGTERM, RETIRE):
             signal.signal(number, signal.SIG_DFL)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
         work(worker)
         code = 0
     except RidgewayError as error:

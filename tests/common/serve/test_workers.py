@@ -244,6 +244,33 @@ def test_workers_that_die_while_they_are_renewed_do_not_end_the_service(
     assert process.returncode == 0
 
 
+STEADY = """
+import signal, sys
+from pathlib import Path
+from ridgeway.common.http.workers import Supervisor
+def work(worker):
+    worker.started()
+    signal.pause()
+sys.exit(Supervisor(2, work, Path(sys.argv[1])).run())
+"""
+
+
+@pytest.mark.slow
+def test_a_service_that_is_stopped_while_a_worker_starts_ends(tmp_path: Path) -> None:
+    """The signal comes as soon as there is a second process, ten times."""
+    for _ in range(10):
+        with subprocess.Popen([sys.executable, "-c", STEADY, tmp_path]) as process:
+            children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+            while len(children.read_text().split()) < 2:
+                assert process.poll() is None
+            process.terminate()
+            try:
+                wait_for_end(process)
+            finally:
+                process.kill()
+        assert process.returncode == 0
+
+
 @pytest.mark.slow
 def test_workers_that_cannot_begin_are_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
