@@ -79,14 +79,12 @@ def apply_masks(
     keys: list[tuple[bytes, Operation]] = [(key, np.add) for key in added]
     keys += [(key, np.subtract) for key in subtracted]
     size = max(BLOCK, 2 * -(-len(vector) // (2 * threads)))
+
+    def apply_part(start: int) -> None:
+        _apply(vector[start : start + size], keys, start)
+
     with ThreadPoolExecutor(threads) as pool:
-        each = pool.map if threads > 1 else map
-        list(
-            each(
-                lambda start: _apply(vector[start : start + size], keys, start),
-                range(0, len(vector), size),
-            )
-        )
+        list(pool.map(apply_part, range(0, len(vector), size)))
 
 
 def _apply(vector: Vector, keys: Sequence[tuple[bytes, Operation]], first: int) -> None:

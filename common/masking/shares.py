@@ -114,15 +114,13 @@ def _weights(places: tuple[int, ...]) -> tuple[int, ...]:
         place * prod(other - place for other in places if other != place) % PRIME
         for place in places
     ]
-    before = list(
-        accumulate(below, lambda product, each: product * each % PRIME, initial=1)
-    )
+    before = list(accumulate(below, lambda one, other: one * other % PRIME, initial=1))
     inverse = pow(before[-1], -1, PRIME)
     weights = []
     # one inversion for all of them
-    for product, each in zip(reversed(before[:-1]), reversed(below), strict=True):
+    for product, factor in zip(reversed(before[:-1]), reversed(below), strict=True):
         weights.append(above * product * inverse % PRIME)
-        inverse = inverse * each % PRIME
+        inverse = inverse * factor % PRIME
     return tuple(reversed(weights))
 
 

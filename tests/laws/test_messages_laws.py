@@ -232,10 +232,7 @@ def packets(draw: st.DrawFn) -> tuple[Message, Packet]:
     message: Message = draw(
         st.sampled_from(list(MESSAGES)).flatmap(MESSAGES.__getitem__)
     )
-    size = draw(
-        st.integers(message.blob_count.start, min(message.blob_count.stop - 1, 4))
-    )
-    blobs = [draw(st.binary(max_size=20)) for _ in range(size)]
+    blobs = [draw(st.binary(max_size=20)) for _ in range(message.blob_count)]
     reply_to = draw(st.none() | digests)
     return message, seal_packet(
         message, SENDER, round=ROUND, reply_to=reply_to, blobs=blobs

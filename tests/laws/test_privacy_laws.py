@@ -34,7 +34,6 @@ from ridgeway.common.privacy.document_bound import (
     EXACT_BOUND,
     UNIT,
     DocumentSums,
-    Integers,
     PrivacyMode,
     bounded_sums,
     check_documents,
@@ -48,7 +47,7 @@ from ridgeway.common.privacy.privacy_settings import (
     check_privacy,
     delta_warning,
 )
-from ridgeway.common.privacy.public_prior import PublicPrior, Whitening
+from ridgeway.common.privacy.public_prior import Integers, PublicPrior, Whitening
 from ridgeway.common.protocol.cohort import MAX_HOLDERS
 from ridgeway.common.statistics.sums import SUM_BOUND
 from ridgeway.coordinator.solving.private_release import (

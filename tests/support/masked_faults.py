@@ -383,13 +383,14 @@ def altered(request: Packet, rogue: Identity, dice: random.Random) -> Packet | N
                 cohort=fewer, agreement=agreement.model_copy(update=changes)
             )
         case Hold():
-            gone = dice.choice(message.shared)
+            absent = dice.choice(message.shared)
+            envelopes = unpack_by_place(blobs[0], ENVELOPE_BYTES)
             left = {
-                place: each
-                for place, each in unpack_by_place(blobs[0], ENVELOPE_BYTES).items()
-                if place != gone
+                member: envelope
+                for member, envelope in envelopes.items()
+                if member != absent
             }
-            shared = tuple(place for place in message.shared if place != gone)
+            shared = tuple(member for member in message.shared if member != absent)
             message = dice.choice((Hold, Seal))(session=message.session, shared=shared)
             blobs = [pack_by_place(left)]
         case _:

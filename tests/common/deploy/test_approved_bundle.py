@@ -964,7 +964,7 @@ def test_the_loop_begins_as_soon_as_somebody_listens() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
-    waiting = threading.Thread(target=pinned.await_listener, args=(address, 0.01))
+    waiting = threading.Thread(target=pinned.await_listener, args=(address,))
     waiting.start()
     time.sleep(0.05)
     assert waiting.is_alive()

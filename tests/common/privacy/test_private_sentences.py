@@ -26,10 +26,10 @@ from ridgeway.common.privacy.document_bound import (
     row_unit,
 )
 from ridgeway.common.privacy.document_vectors import VECTOR_LENGTH, document_vectors
-from ridgeway.common.privacy.noisy_solve import Integers
 from ridgeway.common.privacy.privacy_settings import Privacy
 from ridgeway.common.privacy.private_solve import solve_private
 from ridgeway.common.privacy.public_prior import (
+    Integers,
     PublicPrior,
     make_prior,
     prior_bytes,
