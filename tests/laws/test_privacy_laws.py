@@ -72,6 +72,12 @@ ROUNDS = 700
 MODES = st.sampled_from(("columns", "full"))
 
 
+def privacy_of(
+    epsilon: float, mode: PrivacyMode = "columns", delta: float = 1e-8
+) -> Privacy:
+    return Privacy(mode=mode, epsilon=epsilon, delta=delta, prior="0" * 64)
+
+
 def seeded(seed: str) -> Callable[[int], bytes]:
     """Bytes that look random and are the same in every run."""
     numbers = count()
@@ -342,7 +348,7 @@ def test_cost_is_never_below_what_others_compute_and_hardly_above(
     """
     from dp_accounting import get_epsilon_gaussian
 
-    privacy = Privacy(mode="columns", epsilon=epsilon, delta=delta, prior="0" * 64)
+    privacy = privacy_of(epsilon, delta=delta)
     tight = get_epsilon_gaussian(
         privacy.sigma / math.sqrt(moved_square("columns")), delta
     )
@@ -356,7 +362,7 @@ def test_cost_of_several_rounds_agrees_with_others(times: int) -> None:
     import dp_accounting
     from dp_accounting import pld
 
-    privacy = Privacy(mode="columns", epsilon=0.5, prior="0" * 64)
+    privacy = privacy_of(0.5)
     judge = pld.PLDAccountant()
     event = dp_accounting.GaussianDpEvent(
         privacy.sigma / math.sqrt(moved_square("columns"))
@@ -403,10 +409,7 @@ def test_noise_is_never_so_small_that_its_steps_show() -> None:
         sigma_for(UNIT**2, Fraction(1, 2)) == UNIT
         and sigma_for(UNIT**2 + 1, Fraction(1, 2)) == UNIT + 1
     )
-    assert (
-        Privacy(mode="columns", epsilon=20.0, delta=1e-3, prior="0" * 64).count_sigma
-        > SMALLEST_SIGMA
-    )
+    assert privacy_of(20.0, delta=1e-3).count_sigma > SMALLEST_SIGMA
     assert Fraction(SMALLEST_SIGMA**2, SMALLEST_SIGMA**2 - 4**2) <= Fraction(DISCRETE)
 
 
@@ -417,7 +420,7 @@ def test_sigma_is_never_too_small(
     """The noise costs what the terms say or less, σ one smaller would not do, and products have
     half the variance.
     """
-    privacy = Privacy(mode=mode, epsilon=epsilon, delta=delta, prior="0" * 64)
+    privacy = privacy_of(epsilon, mode, delta)
     cost = Fraction(moved_square(mode), 2)
     assert cost / privacy.sigma**2 <= privacy.rho < cost / (privacy.sigma - 1) ** 2
     assert epsilon_of(privacy.rho, delta) <= epsilon
@@ -440,7 +443,7 @@ def test_honest_members_of_a_sum_that_opens_have_all_the_noise_and_hardly_more(
     collude. Variances grow with the members that are honest, so the fewest decide; for them a share
     one smaller would be too little.
     """
-    privacy = Privacy(mode="full", epsilon=epsilon, prior="0" * 64)
+    privacy = privacy_of(epsilon, "full")
     assert privacy.shared(1) == (privacy.sigma, privacy.product_sigma)
     for members in range(3, 301):
         own, products = privacy.shared(members)
@@ -511,7 +514,7 @@ def test_counts_told_from_noise_are_hardly_biased() -> None:
     """Of 60 documents in six domains, 58 of them rightly, under the noise of ε = 1: not ten points
     too low.
     """
-    sigma = Privacy(mode="columns", epsilon=1.0, prior="0" * 64).count_sigma
+    sigma = privacy_of(1.0).count_sigma
     rows = UNIT * np.array([58, 1, 1, 0, 0, 0]) + discrete_gaussian(
         sigma, 6 * 400, seeded("counts")
     ).reshape(-1, 6)
@@ -528,7 +531,7 @@ def test_the_interval_of_a_noisy_accuracy_holds_the_truth(
     and holders.
     """
     rng = np.random.default_rng([int(10 * epsilon), documents])
-    privacy = Privacy(mode="columns", epsilon=epsilon, prior="0" * 64)
+    privacy = privacy_of(epsilon)
     held = 0
     for _ in range(ROUNDS):
         names = [str(place) for place in range(rng.choice((2, 5, 12)))]
@@ -556,10 +559,7 @@ def test_a_noisy_accuracy_is_as_sure_as_its_documents_and_noise_allow() -> None:
     """Of 1,000 documents at ε = 8 it is known within 2 points; of 15 at ε = 0.3 not at all, and so
     it says.
     """
-    sure, unsure = (
-        Privacy(mode="columns", epsilon=epsilon, prior="0" * 64)
-        for epsilon in (8.0, 0.3)
-    )
+    sure, unsure = (privacy_of(epsilon) for epsilon in (8.0, 0.3))
     rows = {"a": UNIT * np.array([950, 50]), "b": UNIT * np.array([50, 950])}
     found = noisy_accuracy(rows, {"a": 19_000, "b": 19_000}, ["a", "b"], sure)
     assert (
@@ -581,7 +581,7 @@ def test_a_noisy_accuracy_is_as_sure_as_its_documents_and_noise_allow() -> None:
 def test_whatever_noise_says_there_is_an_accuracy(
     numbers: list[int], size: int
 ) -> None:
-    privacy = Privacy(mode="columns", epsilon=1.0, prior="0" * 64)
+    privacy = privacy_of(1.0)
     rows = {"a": np.array(numbers[:2]), "b": np.array(numbers[2:])}
     found = noisy_accuracy(rows, {"a": size, "b": 100}, ["a", "b"], privacy)
     assert 0 <= found.interval[0] <= found.accuracy <= found.interval[1] <= 100

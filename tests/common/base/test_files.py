@@ -23,7 +23,6 @@ from ridgeway.common.base.files import (
     canonical_json,
     config_folder,
     sha256,
-    sha256_of_file,
     whole_folder,
     without_place,
     write_whole,
@@ -118,15 +117,6 @@ def test_no_two_divisions_have_the_same_hash(
     assert (
         sha256(content[:one], content[one:]) == sha256(content[:other], content[other:])
     ) == same
-
-
-def test_the_hash_of_a_file_is_that_of_its_bytes(tmp_path: Path) -> None:
-    """As any tool would compute it."""
-    (tmp_path / "file").write_bytes(b"abc" * 100_000)
-    assert (
-        sha256_of_file(tmp_path / "file")
-        == hashlib.sha256(b"abc" * 100_000).hexdigest()
-    )
 
 
 # Whole files

@@ -133,28 +133,38 @@ def test_any_change_of_any_column_of_any_entry_is_noticed(
     must_not_verify(journal)
 
 
-@pytest.mark.parametrize("place", [1, 2, 3])
-def test_an_entry_that_was_taken_out_is_noticed(tmp_path: Path, place: int) -> None:
-    """Whether or not the later ones are counted anew. Only the end of a chain can be cut off
-    unseen.
-    """
-    journal = filled(tmp_path)
-    change(journal, "delete from entries where number = ?", place)
-    must_not_verify(journal)
-    change(journal, "update entries set number = number - 1 where number > ?", place)
-    must_not_verify(journal)
+MOVE = "update entries set number = ? where number = ?"
+TAMPERING: dict[str, list[tuple[Any, ...]]] = {
+    **{
+        f"{number} is taken out": [("delete from entries where number = ?", number)]
+        for number in (1, 2, 3)
+    },
+    **{
+        f"{number} is taken out and the later ones are counted anew": [
+            ("delete from entries where number = ?", number),
+            ("update entries set number = number - 1 where number > ?", number),
+        ]
+        for number in (1, 2, 3)
+    },
+    **{
+        f"{one} and {other} change places": [
+            (MOVE, 99, one),
+            (MOVE, one, other),
+            (MOVE, other, 99),
+        ]
+        for one, other in ((1, 2), (1, 4), (2, 3), (3, 4))
+    },
+}
 
 
-@pytest.mark.parametrize(("one", "other"), [(1, 2), (1, 4), (2, 3), (3, 4)])
-def test_entries_that_changed_places_are_noticed(
-    tmp_path: Path, one: int, other: int
+@pytest.mark.parametrize("what", TAMPERING)
+def test_entries_that_were_taken_out_or_changed_places_are_noticed(
+    tmp_path: Path, what: str
 ) -> None:
-    """The chain holds them in one order."""
+    """The chain holds all of them in one order. Only its end can be cut off unseen."""
     journal = filled(tmp_path)
-    for source, target in ((one, 99), (other, one), (99, other)):
-        change(
-            journal, "update entries set number = ? where number = ?", target, source
-        )
+    for command, *values in TAMPERING[what]:
+        change(journal, command, *values)
     must_not_verify(journal)
 
 

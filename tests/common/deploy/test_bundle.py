@@ -120,19 +120,21 @@ def test_an_app_folder_is_replaced_whole_but_no_other_folder(tmp_path: Path) -> 
     assert (tmp_path / "other" / "thesis.txt").exists()
 
 
-@pytest.mark.parametrize("name", ["test_it.py", "it_test.py"])
-def test_a_file_that_flower_would_leave_out_is_refused(name: str) -> None:
-    with pytest.raises(BundleError, match="leave"):
-        bundle._pack({f"ridgeway/client/round/{name}": b""})
-
-
-def test_files_beyond_flowers_limits_are_refused() -> None:
-    with pytest.raises(BundleError, match="divide it"):
-        bundle._pack({"ridgeway/long.py": b"#" * (bundle.MAX_FILE_BYTES + 1)})
-    with pytest.raises(BundleError, match="merge"):
-        bundle._pack(
-            {f"ridgeway/m{number}.py": b"" for number in range(bundle.MAX_FILES + 1)}
-        )
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        ({"ridgeway/client/round/test_it.py": b""}, "leave"),
+        ({"ridgeway/client/round/it_test.py": b""}, "leave"),
+        ({"ridgeway/long.py": b"#" * (bundle.MAX_FILE_BYTES + 1)}, "divide it"),
+        ({f"ridgeway/m{n}.py": b"" for n in range(bundle.MAX_FILES + 1)}, "merge"),
+    ],
+    ids=["test_it.py", "it_test.py", "a large file", "many files"],
+)
+def test_what_flower_would_refuse_or_leave_out_is_refused(
+    files: dict[str, bytes], words: str
+) -> None:
+    with pytest.raises(BundleError, match=words):
+        bundle._pack(files)
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

@@ -103,9 +103,8 @@ def test_what_only_type_checkers_import_is_not_in_a_bundle(sources: Path) -> Non
     """An import in a function runs one day; one under TYPE_CHECKING never does."""
     app = sources / "client/client_app.py"
     lines = (
-        "if TYPE_CHECKING:\n    import ridgeway.simulations.demo\ndef f():\n    "
-        "import "
-        "ridgeway.client.ready\n"
+        "if TYPE_CHECKING:\n    import ridgeway.simulations.demo\n"
+        "def f():\n    import ridgeway.client.ready\n"
     )
     app.write_text(app.read_text() + lines)
     added = {*source_files(package=sources)} - {*source_files()}
@@ -145,9 +144,8 @@ def test_both_apps_load_from_an_unpacked_bundle(tmp_path: Path) -> None:
     code = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
         "import ridgeway.client.client_app, ridgeway.coordinator.server_app\n"
-        "names = [name for name in sys.modules if name.partition('.')[0] == 'ridgeway' "
-        "and '_native' not in "
-        "name]\n"
+        "names = [name for name in sys.modules"
+        " if name.partition('.')[0] == 'ridgeway' and '_native' not in name]\n"
         "assert all(sys.modules[name].__file__.startswith(sys.argv[1]) for name in names), names"
     )
     environment = os.environ | {"RIDGEWAY_NATIVE": "0"}
@@ -182,29 +180,14 @@ def test_the_command_compares_with_what_a_holder_has_approved(tmp_path: Path) ->
     sentence.
     """
     shop = workshop(tmp_path)
+    encoder = f"--encoder {shop.encoder}"
     for words in (
-        (
-            "coordinator",
-            "init",
-            "co",
-            "--listen",
-            "127.0.0.1:9443",
-            "--encoder",
-            shop.encoder,
-            "--mode",
-            "masked",
-        ),
-        ("coordinator", "invite", "co"),
-        (
-            *(
-                "client init law --invite co/invite --domain law --corpus law.jsonl "
-                "--accept-mode masked"
-            ).split(),
-        ),
+        f"coordinator init co --listen 127.0.0.1:9443 --mode masked {encoder}",
+        "coordinator invite co",
+        "client init law --invite co/invite --domain law --corpus law.jsonl"
+        f" --accept-mode masked {encoder}",
     ):
-        done = shop.call(
-            *words, *(["--encoder", shop.encoder] if words[0] == "client" else [])
-        )
+        done = shop.call(*words.split())
         assert done.code == 0, done.stderr
     assert shop.call("client", "bundle", "law", "--json").json["approved"] is True
     settings = tmp_path / "law" / "client.toml"
