@@ -118,20 +118,20 @@ def labelled_texts(
     """The test texts of each domain: DOMAIN.test.jsonl of a folder, for all the domains; others are
     left alone.
     """
-    there = _test_files(folder)
-    missing = [name for name in domains if name not in there]
+    files = _test_files(folder)
+    missing = [name for name in domains if name not in files]
     if missing:
         raise InputError(
             f"{folder} has no {missing[0]}{TEST_SUFFIX}; it has "
-            f"{', '.join(there) or 'no test files'}"
+            f"{', '.join(files) or 'no test files'}"
         )
     texts = {
-        name: [text for text in _read(there[name], fields) if text.strip()]
+        name: [text for text in _read(files[name], fields) if text.strip()]
         for name in domains
     }
-    for name, found in texts.items():
-        if not found:
-            raise InputError(f"{there[name]} holds no text")
+    for name, some in texts.items():
+        if not some:
+            raise InputError(f"{files[name]} holds no text")
     return texts
 
 

@@ -91,7 +91,7 @@ class Advert(Record):
 
 class SessionKeys(Protocol):
     """What the steps of a session need of its agreement, once that was checked. Keys stand in the
-    order of places.
+    order of the members.
 
     keys: the members' identities. ciphers: what envelopes to them are encrypted for. masks: for
           each sum.
@@ -154,7 +154,7 @@ class Agreement(Record):
         return tuple(zip(*(advert.masks for advert in self.adverts), strict=True))
 
     @property
-    def places(self) -> range:
+    def indices(self) -> range:
         return range(1, len(self.adverts) + 1)
 
     @property
@@ -243,7 +243,7 @@ def check_advert(advert: Advert, terms: str, round_: str, sums: int) -> None:
         raise Refused("bad_advert", "a member's keys are not signed for this round")
 
 
-def place_of(session: SessionKeys, key: str) -> MemberIndex:
+def member_index(session: SessionKeys, key: str) -> MemberIndex:
     """Where a member stands; 0 if it does not."""
     return session.keys.index(key) + 1 if key in session.keys else 0
 

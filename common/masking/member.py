@@ -38,8 +38,8 @@ from ridgeway.common.masking.agreement import (
     check_survivors,
     envelope_key,
     lock_words,
+    member_index,
     pair_key,
-    place_of,
     private_key,
     public_half,
     seed_digest,
@@ -110,8 +110,8 @@ def share(
     Which ones is drawn here, and nobody else has a say in it.
     """
     sizes = agreement.neighbourhood
-    others = [other for other in agreement.places if other != member]
-    holders = draw(others, sizes.holders, random) if sizes else agreement.places
+    others = [other for other in agreement.indices if other != member]
+    holders = draw(others, sizes.holders, random) if sizes else agreement.indices
     shared = [
         secret
         for pair in zip(secrets.seeds, secrets.masks, strict=True)
@@ -200,7 +200,7 @@ def confirm(
           for no other.
     """
     check_survivors(session, shared, sent)
-    if place_of(session, identity.public) not in sent:
+    if member_index(session, identity.public) not in sent:
         raise Refused(
             "declared_dead",
             "this holder is asked to sign a sum that it is not part of",

@@ -55,7 +55,7 @@ RandomOf = Callable[[str, MemberIndex], Random]
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Transcript:
-    """All that members and coordinator made in a session, by the members' places, and the total in
+    """All that members and coordinator made in a session, by the members' indices, and the total in
     the end.
     """
 

@@ -25,7 +25,7 @@ _HEARD_AS = str.maketrans("OIL", "011", " -")
 def roster_code(members: Iterable[Place]) -> str:
     """24 letters in groups of four. Law: it depends on names, domains and keys, in no order."""
     content = canonical_json(
-        [[each.name, each.domain, each.key] for each in in_order(members)]
+        [[member.name, member.domain, member.key] for member in in_order(members)]
     )
     digest = hashlib.scrypt(
         content,
@@ -38,7 +38,7 @@ def roster_code(members: Iterable[Place]) -> str:
     )
     number = int.from_bytes(digest)
     letters = "".join(
-        ALPHABET[number >> place & 31] for place in range(8 * CODE_BYTES - 5, -1, -5)
+        ALPHABET[number >> shift & 31] for shift in range(8 * CODE_BYTES - 5, -1, -5)
     )
     return "-".join(
         letters[start : start + LETTERS_PER_GROUP]

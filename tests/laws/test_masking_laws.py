@@ -22,9 +22,9 @@ from ridgeway.common.masking.reference_session import Transcript
 from ridgeway.common.masking.shares import (
     PRIME,
     combine,
-    pack_by_place,
+    pack_by_member,
     split,
-    unpack_by_place,
+    unpack_by_member,
 )
 from tests.support.masked_session import (
     SUM_NAMES,
@@ -100,12 +100,12 @@ def test_shares_that_cannot_be_are_refused() -> None:
 
 def test_parts_by_place_come_back_whole_and_in_order_or_not_at_all() -> None:
     """Cut off, with more at their end, in another order, or one of them twice."""
-    packed = pack_by_place({2: b"ab", 1: b"cd"})
-    assert unpack_by_place(packed, 2) == {1: b"cd", 2: b"ab"}
+    packed = pack_by_member({2: b"ab", 1: b"cd"})
+    assert unpack_by_member(packed, 2) == {1: b"cd", 2: b"ab"}
     first, second = packed[: len(packed) // 2], packed[len(packed) // 2 :]
     for damaged in (packed[:-1], packed + b"x", second + first, first + first):
         with pytest.raises(MaskingError, match="parts of 2 bytes in order"):
-            unpack_by_place(damaged, 2)
+            unpack_by_member(damaged, 2)
 
 
 # Sums
@@ -181,7 +181,7 @@ def test_a_cohort_of_true_size_opens_with_a_sixth_away_and_not_with_a_lock_less(
     run = run_session(members, "sums", given_, not_sent=away)
     agreement, shared, sent = (
         run.agreement,
-        list(run.agreement.places),
+        list(run.agreement.indices),
         sorted(run.reveals),
     )
     assert np.array_equal(run.total, np.sum(given_[len(away) :], axis=0))

@@ -592,7 +592,7 @@ records = st.dictionaries(
 )
 
 
-EMPTY = {"header": b"", "signature": ""}
+EMPTY: Any = {"header": b"", "signature": ""}
 
 
 @given(parts=records)

@@ -195,7 +195,7 @@ def hold(facts: Facts) -> dict[str, str]:
 def choose(facts: Facts) -> list[int]:
     """The first member of a large cohort draws who holds its shares."""
     random = iter(facts["first"]["random"])
-    others = [place for place in agreement_of(facts).places if place != 1]
+    others = [place for place in agreement_of(facts).indices if place != 1]
     return list(
         draw(others, facts["neighbourhood"][0], lambda _: bytes.fromhex(next(random)))
     )
@@ -216,7 +216,7 @@ def give(facts: Facts) -> dict[str, str]:
             1,
             SHORT,
             held,
-            agreement.places,
+            agreement.indices,
             facts["sent"],
             signed,
             locks=locks,
@@ -228,7 +228,7 @@ def total(facts: Facts) -> list[int]:
     """The coordinator opens the sum."""
     lot = facts[SHORT]
     agreement, sent = agreement_of(facts), facts["sent"]
-    everybody = dict.fromkeys(map(str, agreement.places), agreement.places)
+    everybody = dict.fromkeys(map(str, agreement.indices), agreement.indices)
     holders = {
         int(place): each for place, each in facts.get("holders", everybody).items()
     }
@@ -239,7 +239,7 @@ def total(facts: Facts) -> list[int]:
     opening = Opening(agreement, SHORT, holders, len(sealed[sent[0]]))
     for place in sent:
         opening.add(place, sealed[place])
-    return opening.total(reveals).tolist()
+    return [int(number) for number in opening.total(reveals)]
 
 
 STEPS: dict[str, tuple[Callable[[Facts], Any], tuple[str, ...]]] = {

@@ -9,6 +9,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -174,7 +175,7 @@ def test_the_bytes_of_a_release_with_words_are_fixed(tmp_path: Path) -> None:
     twice (7, -11).
     """
     facts = FACTS | {
-        "encoder": FACTS["encoder"] | {"words": WordFeatures(2, 64, 3, 5).to_json()},
+        "encoder": FACTS["encoder"] | {"words": asdict(WordFeatures(2, 64, 3, 5))},
         "selector": {"name": "average"},
     }
     assert write(tmp_path / "r", facts, table=fixed_words()) == WORDS_ID
@@ -236,29 +237,23 @@ def test_a_flipped_byte_in_the_manifest_is_refused_and_the_manifest_named(
         )
 
 
-def changed_signature(**changes: Any) -> Callable[[dict[str, str]], object]:
-    return lambda signature: signature | changes
+def spaced(digits: str) -> str:
+    return f"{digits[:2]} {digits[2:]}"
 
 
 SIGNATURES: dict[str, Callable[[dict[str, str]], object]] = {
-    "none": lambda signature: None,
-    "text": lambda signature: "text",
-    "a list": lambda signature: [],
-    "nothing in it": lambda signature: {},
-    "a key alone": lambda signature: {"key": PUBLIC},
-    "numbers": changed_signature(key=1, value=2),
-    "no digits": changed_signature(key="", value=""),
-    "another's key": changed_signature(key=fixed_identity(8).public),
-    **{
-        f"{part} with {change}": lambda signature, part=part, respell=respell: (
-            signature | {part: respell(signature[part])}
-        )
-        for part in ("key", "value")
-        for change, respell in (
-            ("another case", str.upper),
-            ("a space", lambda digits: f"{digits[:2]} {digits[2:]}"),
-        )
-    },
+    "none": lambda true: None,
+    "text": lambda true: "text",
+    "a list": lambda true: [],
+    "nothing in it": lambda true: {},
+    "a key alone": lambda true: {"key": PUBLIC},
+    "numbers": lambda true: {"key": 1, "value": 2},
+    "no digits": lambda true: {"key": "", "value": ""},
+    "another's key": lambda true: true | {"key": fixed_identity(8).public},
+    "a key in another case": lambda true: true | {"key": true["key"].upper()},
+    "a key with a space": lambda true: true | {"key": spaced(true["key"])},
+    "a value in another case": lambda true: true | {"value": true["value"].upper()},
+    "a value with a space": lambda true: true | {"value": spaced(true["value"])},
 }
 
 
@@ -314,21 +309,16 @@ SPACED: dict[str, Callable[[bytes], bytes]] = {
     "another number": lambda raw: raw.replace(
         b'"temperature": 0.5', b'"temperature": 0.50'
     ),
-    **{
-        repr(content[:20]): lambda raw, content=content: content
-        for content in (
-            b"",
-            b"{}",
-            b"[]",
-            b"null",
-            b"7",
-            b'"text"',
-            b"\xff\xfe",
-            b"[" * 100_000,
-            b'{"format": NaN}',
-            b"\0" * 64,
-        )
-    },
+    "nothing": lambda raw: b"",
+    "an empty object": lambda raw: b"{}",
+    "a list": lambda raw: b"[]",
+    "null": lambda raw: b"null",
+    "a number": lambda raw: b"7",
+    "text": lambda raw: b'"text"',
+    "no UTF-8": lambda raw: b"\xff\xfe",
+    "a nest without end": lambda raw: b"[" * 100_000,
+    "not a number": lambda raw: b'{"format": NaN}',
+    "zeros": lambda raw: b"\0" * 64,
 }
 
 

@@ -11,7 +11,11 @@ import pytest
 
 from ridgeway.common.base.errors import EncoderMismatch, FormatError, InputError
 from ridgeway.common.privacy import public_prior
-from ridgeway.common.privacy.built_in_text import Places, built_in_text, this_machine
+from ridgeway.common.privacy.built_in_text import (
+    TextFolders,
+    built_in_text,
+    this_machine,
+)
 from ridgeway.common.privacy.document_vectors import document_vectors
 from ridgeway.common.privacy.public_prior import (
     MAX_ROW_SUM,
@@ -133,6 +137,6 @@ def test_every_machine_has_text_for_a_prior(monkeypatch: pytest.MonkeyPatch) -> 
         "ridgeway.common.privacy.built_in_text.MAX_KIND_CHARACTERS", 20_000
     )
     here = this_machine()
-    bare = Places(here.library, Path("nowhere"), (), Path("nowhere"))
+    bare = TextFolders(here.library, Path("nowhere"), (), Path("nowhere"))
     assert {"reference", "sources"} <= set(built_in_text(bare))
     assert built_in_prior(tiny_encoder()).width == 6
