@@ -127,25 +127,22 @@ def test_a_document_never_moves_the_sums_by_more_than_the_bound(
     twice its length.
     """
     before = bounded_sums(mode, some)
+    bound = moved_square(mode)
     for row in new:
-        assert moved(
-            bounded_sums(mode, np.vstack([some, row])), before
-        ) <= moved_square(mode)
-        for place in range(len(some)):
-            left = np.delete(some, place, axis=0)
-            assert moved(bounded_sums(mode, left), before) <= moved_square(mode)
-            assert moved(
-                bounded_sums(mode, np.vstack([left, row])), before
-            ) <= 4 * moved_square(mode)
+        assert moved(bounded_sums(mode, np.vstack([some, row])), before) <= bound
+        for index in range(len(some)):
+            left = np.delete(some, index, axis=0)
+            exchanged = np.vstack([left, row])
+            assert moved(bounded_sums(mode, left), before) <= bound
+            assert moved(bounded_sums(mode, exchanged), before) <= 4 * bound
 
 
 def test_the_bound_is_met() -> None:
     """It is no larger than it must be: the longest row moves the sums by just so much."""
     longest = np.array([[VECTOR_LENGTH, 0, 0]], dtype=np.int64)
     for mode in ("columns", "full"):
-        assert moved(
-            bounded_sums(mode, longest), empty_sums(mode, WIDTH)
-        ) == moved_square(mode)
+        nothing = empty_sums(mode, WIDTH)
+        assert moved(bounded_sums(mode, longest), nothing) == moved_square(mode)
     assert moved_square("columns") <= UNIT**2
 
 
@@ -256,18 +253,13 @@ def test_no_text_and_no_encoder_moves_the_sums_further(
     )
 
     def sums(texts: list[str]) -> DocumentSums:
-        ids, lengths = (
-            encoder.tokenizer.encode_many(texts)
-            if texts
-            else (np.empty(0, np.int32), np.empty(0, np.int64))
-        )
-        return bounded_sums(mode, document_vectors(prior, ids, lengths, encoder.table))
+        documents = encoder.tokenizer.encode_many(texts)
+        return bounded_sums(mode, document_vectors(prior, *documents, encoder.table))
 
     before = sums(others)
-    assert moved(sums([*others, new]), before) <= moved_square(mode)
-    assert moved(sums([new, *others[1:]]), before) <= (
-        4 if others else 1
-    ) * moved_square(mode)
+    bound = moved_square(mode)
+    assert moved(sums([*others, new]), before) <= bound
+    assert moved(sums([new, *others[1:]]), before) <= (4 if others else 1) * bound
 
 
 # Noise
@@ -295,13 +287,6 @@ def test_noise_is_distributed_as_it_says(sigma: int) -> None:
     assert stats.chisquare(met, chances * size).pvalue > 1e-4
 
 
-def test_zero_is_no_more_likely_than_it_should_be() -> None:
-    """A sign on zero would double it; with σ = 1 it is 0.3989."""
-    drawn = discrete_gaussian(1, 200_000, seeded("zero"))
-    assert abs((drawn == 0).mean() - 0.39894) < 0.005
-    assert abs((drawn == 1).mean() - (drawn == -1).mean()) < 0.005
-
-
 def test_numbers_do_not_depend_on_their_neighbours() -> None:
     drawn = discrete_gaussian(1000, 50_000, seeded("neighbours")).astype(float)
     for lag in (1, 2, 7):
@@ -314,16 +299,13 @@ def test_noise_is_a_function_of_the_random_bytes() -> None:
     """
     assert discrete_gaussian(3, 12, seeded("vector")).tolist() == VECTOR_OF_3
     assert discrete_gaussian(353_299, 6, seeded("vector")).tolist() == VECTOR_OF_353_299
-    assert (
-        discrete_gaussian(MAX_SIGMA, 4, seeded("vector")).tolist()
-        == VECTOR_OF_THE_LARGEST
-    )
+    largest = discrete_gaussian(MAX_SIGMA, 4, seeded("vector"))
+    assert largest.tolist() == VECTOR_OF_THE_LARGEST
 
 
 def test_without_seeds_no_two_draws_are_alike() -> None:
-    assert (
-        discrete_gaussian(1 << 40, 8).tolist() != discrete_gaussian(1 << 40, 8).tolist()
-    )
+    one, other = (discrete_gaussian(1 << 40, 8).tolist() for _ in range(2))
+    assert one != other
 
 
 @pytest.mark.parametrize("sigma", [0, -1, MAX_SIGMA + 1])
@@ -333,27 +315,6 @@ def test_a_sigma_that_cannot_be_drawn_is_refused(sigma: int) -> None:
 
 
 # Cost
-
-
-EPSILONS = (0.1, 0.3, 1.0, 3.0, 8.0)
-
-
-@pytest.mark.parametrize("epsilon", EPSILONS)
-@pytest.mark.parametrize("delta", [1e-6, 1e-8, 1e-10, 1e-12])
-def test_cost_is_never_below_what_others_compute_and_hardly_above(
-    epsilon: float, delta: float
-) -> None:
-    """dp-accounting's analytic ε of the noise that is drawn is at most ours, and ours at most 0.5 %
-    larger.
-    """
-    from dp_accounting import get_epsilon_gaussian
-
-    privacy = privacy_of(epsilon, delta=delta)
-    tight = get_epsilon_gaussian(
-        privacy.sigma / math.sqrt(moved_square("columns")), delta
-    )
-    assert tight <= epsilon_of(privacy.rho, delta) <= epsilon
-    assert epsilon <= 1.005 * tight
 
 
 @pytest.mark.parametrize("times", [2, 12, 100])
@@ -405,10 +366,8 @@ def test_exact_output_costs_everything() -> None:
 def test_noise_is_never_so_small_that_its_steps_show() -> None:
     """The accountant's argument about discrete noise is for σ of 2¹² and more."""
     assert sigma_for(1, Fraction(1, 2)) == SMALLEST_SIGMA
-    assert (
-        sigma_for(UNIT**2, Fraction(1, 2)) == UNIT
-        and sigma_for(UNIT**2 + 1, Fraction(1, 2)) == UNIT + 1
-    )
+    assert sigma_for(UNIT**2, Fraction(1, 2)) == UNIT
+    assert sigma_for(UNIT**2 + 1, Fraction(1, 2)) == UNIT + 1
     assert privacy_of(20.0, delta=1e-3).count_sigma > SMALLEST_SIGMA
     assert Fraction(SMALLEST_SIGMA**2, SMALLEST_SIGMA**2 - 4**2) <= Fraction(DISCRETE)
 
@@ -453,17 +412,6 @@ def test_honest_members_of_a_sum_that_opens_have_all_the_noise_and_hardly_more(
             fewest_honest * own**2 >= privacy.sigma**2 > fewest_honest * (own - 1) ** 2
         )
         assert fewest_honest * products**2 >= privacy.product_sigma**2
-
-
-@given(st.fractions(Fraction(1, 10**6), 2), st.fractions(Fraction(1, 10**6), 2))
-def test_more_is_dearer(one: Fraction, other: Fraction) -> None:
-    """ε grows with ρ, and two vectors cost no more than the sum of what each costs."""
-    both = epsilon_of(one + other, 1e-8)
-    assert (
-        max(epsilon_of(one, 1e-8), epsilon_of(other, 1e-8))
-        <= both
-        <= epsilon_of(one, 1e-8) + epsilon_of(other, 1e-8)
-    )
 
 
 def test_no_noise_is_bought_for_nothing() -> None:

@@ -28,7 +28,7 @@ from ridgeway.common.base.files import (
     write_whole,
 )
 from ridgeway.common.base.schema import record_json
-from tests.support.making import contents
+from tests.support.making import allowing, contents
 
 
 @pytest.fixture(autouse=True)
@@ -167,12 +167,9 @@ def test_a_file_has_the_mode_that_was_asked_for(
     tmp_path: Path, mask: int, private: bool, mode: int
 ) -> None:
     """What others may read is the process's rule; a private file is for its owner alone."""
-    before = os.umask(mask)
-    try:
+    with allowing(mask):
         write_whole(tmp_path / "file", b"new", private=private)
         assert os.umask(mask) == mask, "the process's rule is as it was"
-    finally:
-        os.umask(before)
     assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == mode
 
 
@@ -272,12 +269,8 @@ def test_a_folder_has_the_mode_of_any_other(
     tmp_path: Path, mask: int, mode: int
 ) -> None:
     """A release can be read by whoever may read new folders."""
-    before = os.umask(mask)
-    try:
-        with whole_folder(tmp_path / "folder"):
-            pass
-    finally:
-        os.umask(before)
+    with allowing(mask), whole_folder(tmp_path / "folder"):
+        pass
     assert stat.S_IMODE((tmp_path / "folder").stat().st_mode) == mode
 
 

@@ -75,15 +75,6 @@ def test_what_was_appended_is_read_back_in_its_order_and_verifies(
     assert [entry.number for entry in added] == list(range(1, len(added) + 1))
 
 
-def test_only_later_entries_are_read_where_earlier_ones_are_known(
-    tmp_path: Path,
-) -> None:
-    """`after` is the number of the last one known."""
-    journal = filled(tmp_path)
-    assert [entry.number for entry in journal.entries(after=2)] == [3, 4]
-    assert journal.entries(after=4) == []
-
-
 def test_a_journal_that_is_not_there_is_empty(tmp_path: Path) -> None:
     """And reading does not make it."""
     journal = Journal(tmp_path / "journal.db")

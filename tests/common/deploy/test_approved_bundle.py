@@ -113,6 +113,19 @@ def unheard(text: str) -> None:
     """A log that nobody reads."""
 
 
+def printed(code: str, **environment: str) -> str:
+    """What a new Python prints that runs this code, without its folder on the path."""
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 def guarding(
     note: Callable[[str], None] = unheard, approved: frozenset[str] = APPROVED
 ) -> BundleGuard:
@@ -235,28 +248,21 @@ def test_an_allow_list_approves_what_it_names_and_a_malformed_one_nothing() -> N
         assert approved_bundles({pinned.APPROVED: words}) == frozenset(), words
 
 
-def test_the_log_is_the_holders_own(tmp_path: Path) -> None:
-    note_in(str(tmp_path / "bundles.log"))("refused")
-    note_in(str(tmp_path / "bundles.log"))("again")
-    lines = (tmp_path / "bundles.log").read_text(encoding="utf-8").splitlines()
-    assert [line.split(" ", 1)[1] for line in lines] == ["refused", "again"]
-    assert (tmp_path / "bundles.log").stat().st_mode & 0o077 == 0
-
-
-def test_the_log_of_bundles_stays_small(
+def test_the_log_of_bundles_is_its_owners_and_stays_small(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What has grown large is put aside, and the one before it is gone."""
     monkeypatch.setattr(pinned, "_MAX_LOG_BYTES", 100)
-    note = note_in(str(tmp_path / "bundles.log"))
+    log, older = tmp_path / "bundles.log", tmp_path / "bundles.log.1"
+    note = note_in(str(log))
     for number in range(20):
         note(f"line {number}")
-    assert {path.name for path in tmp_path.iterdir()} == {
-        "bundles.log",
-        "bundles.log.1",
-    }
-    assert all(path.stat().st_size < 200 for path in tmp_path.iterdir())
-    assert (tmp_path / "bundles.log").read_text(encoding="utf-8").endswith("line 19\n")
+    assert {*tmp_path.iterdir()} == {log, older}
+    for path in (log, older):
+        assert path.stat().st_size < 200 and path.stat().st_mode & 0o077 == 0
+    lines = (older.read_text() + log.read_text()).splitlines()
+    words = [line.split(" ", 1)[1] for line in lines]
+    assert words == [f"line {number}" for number in range(20)][-len(words) :]
 
 
 @pytest.mark.parametrize(
@@ -277,10 +283,8 @@ def test_every_other_task_is_refused_by_name(
 def test_it_runs_alone() -> None:
     """It imports nothing of Ridgeway, so that the packages of a bundle are the bundle's own."""
     code = f"import runpy, sys; runpy.run_path({str(pinned.__file__)!r}); print(*sys.modules)"
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True
-    )
-    assert not {"client", "common", "coordinator", "flwr"} & set(done.stdout.split())
+    modules = {*printed(code).split()}
+    assert not {"client", "common", "coordinator", "flwr"} & modules
 
 
 @pytest.mark.parametrize(
@@ -304,17 +308,9 @@ def test_only_a_bundle_of_the_installed_sources_finds_the_compiled_module(
         f"assert native.__file__.startswith({str(tmp_path)!r})\n"
         "print(native.native and native.native.__file__)\n"
     )
-    environment = os.environ | {pinned.INSTALLED: digest if installed else "cd" * 32}
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", code],
-        capture_output=True,
-        text=True,
-        env=environment,
-        check=True,
-        cwd=tmp_path,
-    )
-    found = done.stdout.strip()
-    assert Path(found).is_relative_to(IMPORT_ROOT) if installed else found == "None"
+    known = {pinned.INSTALLED: digest if installed else "cd" * 32}
+    file = printed(code, **known).strip()
+    assert Path(file).is_relative_to(IMPORT_ROOT) if installed else file == "None"
 
 
 # Forks
@@ -530,15 +526,9 @@ def test_a_coordinator_runs_its_own_code_beside_a_bundle(
         "print(*(module.__file__ for name, module in sys.modules.items()"
         " if name.split('.')[0] == 'ridgeway'))"
     )
-    environment = os.environ | {pinned.SERVER_CODE: str(tmp_path)}
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", code],
-        env=environment,
-        capture_output=True,
-        text=True,
-    )
-    files = [file for file in done.stdout.split() if file.endswith(".py")]
-    assert done.returncode == 0 and bool(files) == kept, done.stderr
+    words = printed(code, **{pinned.SERVER_CODE: str(tmp_path)}).split()
+    files = [word for word in words if word.endswith(".py")]
+    assert bool(files) == kept
     assert all(file.startswith(str(folder)) for file in files)
 
 

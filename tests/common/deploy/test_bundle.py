@@ -23,6 +23,8 @@ from ridgeway.common.deploy.bundle import (
     source_files,
     write_app,
 )
+from ridgeway.common.deploy.processes import flower_environment
+from tests.support.making import allowing
 
 
 def packed(app: Path) -> bytes:
@@ -53,11 +55,8 @@ def test_the_same_code_has_the_same_hash_whatever_its_times_permissions_and_orde
 ) -> None:
     """Times, permissions, umask and files beside the code do not change a bundle."""
     write_app(tmp_path / "one")
-    old = os.umask(0o077)
-    try:
+    with allowing(0o077):
         write_app(tmp_path / "two")
-    finally:
-        os.umask(old)
     spoil_what_does_not_count(tmp_path / "two")
     assert packed(tmp_path / "one") == packed(tmp_path / "two") == installed_bundle()
     assert hashlib.sha256(installed_bundle()).hexdigest() == installed_sha256()
@@ -70,12 +69,7 @@ def test_flower_makes_the_same_bytes(tmp_path: Path) -> None:
     app = tmp_path / "app"
     write_app(app)
     spoil_what_does_not_count(app)
-    environment = {
-        **os.environ,
-        "FLWR_HOME": str(tmp_path / "home"),
-        "FLWR_TELEMETRY_ENABLED": "0",
-    }
-    environment["FLWR_DISABLE_UPDATE_CHECK"] = "1"
+    environment = flower_environment(tmp_path / "home")
     # Ridgeway is imported before the app's folder is looked into, which has the code of holders
     # alone
     program = "import ridgeway.coordinator; from flwr.cli.app import app; app()"

@@ -4,8 +4,6 @@ one total.
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import numpy as np
 import pytest
 
@@ -174,19 +172,18 @@ def test_tokens_alone_are_solved_as_if_nothing_else_were_summed(
 ) -> None:
     """The table of the cascade is that of a round without sentences, but for rounding."""
     plain = PublicPrior(tiny_encoder(WIDTH).fingerprint, prior.tokens)
-    found = []
-    for known, own in ((prior, encoder), (plain, tiny_encoder(WIDTH))):
+    weights = []
+    for known, reader in ((prior, encoder), (plain, tiny_encoder(WIDTH))):
         sums = [
-            bounded_sums("columns", rows_of(TEXTS[name], own, known))
+            bounded_sums("columns", rows_of(TEXTS[name], reader, known))
             for name in DOMAINS
         ]
-        cross = np.stack([each.column for each in sums], axis=1) * 1_000_000
+        cross = np.stack([part.column for part in sums], axis=1) * 1_000_000
         assert (
             cross[-1] == len(TEXTS["money"]) * count_unit("columns") * 1_000_000
         ).all() and row_unit("columns") == 1
-        total = Statistics(np.zeros((own.document_width + 1,) * 2, np.int64), cross)
+        total = Statistics(np.zeros((reader.document_width + 1,) * 2, np.int64), cross)
         privacy = Privacy(mode="columns", epsilon=8.0, prior=known.fingerprint)
-        found.append(solve_private(total, privacy, DOMAINS, known, own))
-    table = found[0][of_table_rows(encoder), 2:]
-    for one, other in pairwise((table, found[1])):
-        assert np.allclose(one, other, rtol=1e-3, atol=1e-6)
+        weights.append(solve_private(total, privacy, DOMAINS, known, reader))
+    table = weights[0][of_table_rows(encoder), 2:]
+    assert np.allclose(table, weights[1], rtol=1e-3, atol=1e-6)

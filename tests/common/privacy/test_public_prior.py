@@ -74,8 +74,6 @@ def test_a_prior_survives_its_file(tmp_path: Path) -> None:
     write_prior(prior, tmp_path / "prior")
     found = read_prior(tmp_path / "prior")
     assert found.fingerprint == prior.fingerprint
-    assert np.array_equal(found.tokens.mean, prior.tokens.mean)
-    assert np.array_equal(found.tokens.matrix, prior.tokens.matrix)
 
 
 def test_a_changed_prior_is_refused(tmp_path: Path) -> None:
