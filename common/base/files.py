@@ -71,8 +71,8 @@ def sha256_of_file(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def without_place(words: object, folder: Path) -> str:
-    """What an error or a sentence says, without the place of the folder.
+def without_folder(words: object, folder: Path) -> str:
+    """What an error or a sentence says, without the folder's path.
 
     folder: as an absolute path, since the name of a relative one may be a word of the sentence.
     """

@@ -75,21 +75,21 @@ def jsonl_texts(
     lines: Iterable[str],
     fields: Sequence[str],
     name: str,
-    each: AbstractContextManager[object] | None = None,
+    tolerance: AbstractContextManager[object] | None = None,
 ) -> Iterator[str]:
     """The text of every record; blank lines are passed over.
 
     lines: as UTF-8 is decoded, so that other characters than its own come of escapes alone.
-    each:  entered for every record that is no usual one, and may pass over what cannot be read.
+    tolerance: entered for every record that is no usual one; it may pass over what cannot be read.
     """
-    each = each or nullcontext()
+    tolerance = tolerance or nullcontext()
     for number, line in enumerate(lines, 1):
         text = _usual_text(line, fields)
         if text is not None:
             yield text
         elif line and not line.isspace():
             place = f"{name}, line {number}"
-            with each:
+            with tolerance:
                 yield record_text(parse_line(line, place), fields, place)
 
 

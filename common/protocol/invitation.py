@@ -33,7 +33,7 @@ NodeLine = Annotated[
 ]
 
 
-class Place(Record):
+class RosterMember(Record):
     """A holder as the roster names it."""
 
     name: HolderName
@@ -41,10 +41,10 @@ class Place(Record):
     key: PublicKey
 
 
-def in_order(places: Iterable[Place]) -> tuple[Place, ...]:
+def in_order(members: Iterable[RosterMember]) -> tuple[RosterMember, ...]:
     """The one order in which members are written."""
     return tuple(
-        sorted(places, key=lambda place: (place.domain, place.name, place.key))
+        sorted(members, key=lambda member: (member.domain, member.name, member.key))
     )
 
 
@@ -57,7 +57,7 @@ class Roster(Record):
 
     format: Literal["ridgeway.roster"] = "ridgeway.roster"
     version: Literal[1] = 1
-    members: Annotated[tuple[Place, ...], Field(max_length=MAX_HOLDERS)]
+    members: Annotated[tuple[RosterMember, ...], Field(max_length=MAX_HOLDERS)]
     handovers: Annotated[tuple[HandOver, ...], Field(max_length=2 * MAX_HOLDERS)] = ()
 
 

@@ -119,17 +119,17 @@ class Statistics:
         triangle, cross = self.packed()
         return np.concatenate((triangle, cross.ravel()))
 
-    def check(self, rounded: int = 0, *, own: bool = False) -> None:
+    def check(self, rounded: int = 0, *, summed_here: bool = False) -> None:
         """Raise BrokenIdentity unless some text could have produced these sums.
 
         rounded: how many weighted statistics were added; each may be off by half a unit.
-        own:     the reader has summed them itself, so that entries and pairs are looked at, and not
-                 all directions.
+        summed_here: whether the reader has summed them itself, so that entries and pairs are looked
+                     at, and not all directions.
         """
         check_bound(self.mass)
         _check_entries(self)
         _check_pairs(self.gram, rounded)
-        if not own:
+        if not summed_here:
             _check_positive(self.gram, rounded)
 
     def check_noisy(self) -> None:

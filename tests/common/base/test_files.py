@@ -24,7 +24,7 @@ from ridgeway.common.base.files import (
     config_folder,
     sha256,
     whole_folder,
-    without_place,
+    without_folder,
     write_whole,
 )
 from ridgeway.common.base.schema import record_json
@@ -343,4 +343,4 @@ def test_files_reach_the_disk_unless_they_can_be_made_again(
 def test_only_whole_paths_of_a_folder_are_taken_out_of_a_sentence(
     words: str, said: str | None
 ) -> None:
-    assert without_place(words, Path("/data/co")) == (words if said is None else said)
+    assert without_folder(words, Path("/data/co")) == (words if said is None else said)
