@@ -193,20 +193,20 @@ def test_the_bytes_of_a_release_with_words_are_fixed(tmp_path: Path) -> None:
 def each_flip(
     folder: Path, name: str, mask: int, most: int = 200
 ) -> list[tuple[int, str]]:
-    """Flip bytes one at a time: (place, what was said), or (place, "") where the release was still
-    accepted.
+    """Flip bytes one at a time: (position, what was said), or (position, "") where the release was
+    still accepted.
     """
     whole = (folder / name).read_bytes()
     said = []
-    for place in range(0, len(whole), max(1, len(whole) // most)):
+    for position in range(0, len(whole), max(1, len(whole) // most)):
         flipped = bytearray(whole)
-        flipped[place] ^= mask
+        flipped[position] ^= mask
         (folder / name).write_bytes(flipped)
         try:
             load_release(folder)
-            said.append((place, ""))
+            said.append((position, ""))
         except ReleaseError as error:
-            said.append((place, str(error)))
+            said.append((position, str(error)))
     (folder / name).write_bytes(whole)
     return said
 
@@ -217,10 +217,12 @@ def test_a_flipped_byte_in_a_file_is_refused_and_the_file_named(
     release: Path, name: str, mask: int
 ) -> None:
     """Every byte is verified before anything is used."""
-    found = each_flip(release, name, mask)
-    assert len(found) >= 200
+    flips = each_flip(release, name, mask)
+    assert len(flips) >= 200
     assert [
-        (place, words) for place, words in found if str(release / name) not in words
+        (position, words)
+        for position, words in flips
+        if str(release / name) not in words
     ] == []
 
 
@@ -231,10 +233,9 @@ def test_a_flipped_byte_in_the_manifest_is_refused_and_the_manifest_named(
     """No byte of it can change unseen; only another version is told by the folder, since it may be
     no damage.
     """
-    for place, words in each_flip(release, MANIFEST, mask, most):
-        assert str(release / MANIFEST) in words or f"{release} has version" in words, (
-            place
-        )
+    for position, words in each_flip(release, MANIFEST, mask, most):
+        seen = str(release / MANIFEST) in words or f"{release} has version" in words
+        assert seen, position
 
 
 def spaced(digits: str) -> str:

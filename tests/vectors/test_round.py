@@ -58,10 +58,7 @@ BY_WEIGHTS = ("evaluate", "confirmed", "locked", "open_sum", "deliver", "receipt
 
 def digest(*parts: bytes | memoryview) -> str:
     """The SHA-256 of all parts, one after the other."""
-    found = hashlib.sha256()
-    for part in parts:
-        found.update(part)
-    return found.hexdigest()
+    return hashlib.sha256(b"".join(parts)).hexdigest()
 
 
 class FixedDraws:
@@ -175,7 +172,7 @@ def _founded(name: str, folder: Path) -> Parties:
 
 
 def portable(crossed: list[Crossed]) -> list[list[str]]:
-    return [[each.sender, each.kind, each.portable_digest] for each in crossed]
+    return [[one.sender, one.kind, one.portable_digest] for one in crossed]
 
 
 def _canonical(value: Any) -> bytes:

@@ -172,18 +172,18 @@ def test_a_flipped_byte_is_refused_or_means_the_same(path: Path, mask: int) -> N
     file.
     """
     refused = 0
-    for place in range(len(FILE)):
+    for position in range(len(FILE)):
         flipped = bytearray(FILE)
-        flipped[place] ^= mask
+        flipped[position] ^= mask
         path.write_bytes(flipped)
         try:
             loaded = load_prepared(path)
         except FormatError as error:
-            assert str(error).startswith(str(path)), (place, error)
+            assert str(error).startswith(str(path)), (position, error)
             refused += 1
         else:
-            assert loaded.digest == DIGEST, place
-            assert loaded.statistics.equals(fixed().statistics), place
+            assert loaded.digest == DIGEST, position
+            assert loaded.statistics.equals(fixed().statistics), position
     assert refused >= len(FILE) - 40, "only white space and spare bytes may change"
 
 

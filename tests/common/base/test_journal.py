@@ -65,12 +65,12 @@ def test_what_was_appended_is_read_back_in_its_order_and_verifies(
     """By another process, too, which opens the file anew."""
     path = tmp_path_factory.mktemp("journal") / "journal.db"
     journal = Journal(path)
-    added = [entry for each in appends for entry in journal.append(*each)]
+    added = [entry for batch in appends for entry in journal.append(*batch)]
     for reader in (journal, Journal(path)):
         assert reader.entries() == added
         assert reader.verify() == len(added)
     assert [(entry.kind, entry.facts) for entry in added] == [
-        event for each in appends for event in each
+        event for batch in appends for event in batch
     ]
     assert [entry.number for entry in added] == list(range(1, len(added) + 1))
 
@@ -93,21 +93,21 @@ def test_an_entry_that_is_no_longer_json_is_not_left_out_in_silence(
         journal.entries()
 
 
-@given(place=st.integers(1, 4), column=st.sampled_from(COLUMNS), data=st.data())
+@given(number=st.integers(1, 4), column=st.sampled_from(COLUMNS), data=st.data())
 def test_any_change_of_any_column_of_any_entry_is_noticed(
     tmp_path_factory: pytest.TempPathFactory,
-    place: int,
+    number: int,
     column: str,
     data: st.DataObject,
 ) -> None:
     """Also a change that says the same in other words: what was hashed is what stands there."""
     journal = filled(tmp_path_factory.mktemp("journal"))
-    row = {entry.number: entry for entry in journal.entries()}[place]
+    row = {entry.number: entry for entry in journal.entries()}[number]
     value: Any
     if column == "number":
         value = data.draw(
             st.integers(5, 99)
-            if place == 4
+            if number == 4
             else st.integers(5, 99) | st.integers(-9, 0)
         )
     elif column == "facts":
@@ -120,7 +120,7 @@ def test_any_change_of_any_column_of_any_entry_is_noticed(
         )
     else:
         value = data.draw(words.filter(lambda text: text != getattr(row, column)))
-    change(journal, f"update entries set {column} = ? where number = ?", value, place)
+    change(journal, f"update entries set {column} = ? where number = ?", value, number)
     must_not_verify(journal)
 
 

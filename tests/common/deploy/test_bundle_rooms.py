@@ -83,11 +83,12 @@ def test_the_code_of_a_bundle_imports_nothing_outside_it() -> None:
     for name, content in files.items():
         if name == f"{PACKAGE}/__init__.py":
             continue
-        for each in imports(content.decode(), name.removeprefix(f"{PACKAGE}/")):
-            if each.package == PACKAGE:
+        for imported in imports(content.decode(), name.removeprefix(f"{PACKAGE}/")):
+            if imported.package == PACKAGE:
                 assert (
-                    each.module in modules or each.module.rpartition(".")[0] in modules
-                ), (name, each.module)
+                    imported.module in modules
+                    or imported.module.rpartition(".")[0] in modules
+                ), (name, imported.module)
 
 
 def test_both_apps_load_from_an_unpacked_bundle(tmp_path: Path) -> None:
@@ -113,16 +114,16 @@ def test_both_apps_load_from_an_unpacked_bundle(tmp_path: Path) -> None:
 
 def test_the_command_lists_every_file_with_its_lines_and_hash(tmp_path: Path) -> None:
     """What a careful holder reads before approving, and the folder to read it in."""
-    told = (
+    listing = (
         Workshop(tmp_path)
         .call("client", "bundle", "--json", "--out", tmp_path / "app")
         .json
     )
     files = unpacked_bundle(installed_bundle())
     assert {"pyproject.toml", *source_files()} == set(files)
-    assert told["bundle"] == installed_sha256()
-    assert [entry["name"] for entry in told["files"]] == list(files)
-    assert told["lines"] == sum(content.count(b"\n") for content in files.values())
+    assert listing["bundle"] == installed_sha256()
+    assert [entry["name"] for entry in listing["files"]] == list(files)
+    assert listing["lines"] == sum(content.count(b"\n") for content in files.values())
     assert all(
         (tmp_path / "app" / name).read_bytes() == content
         for name, content in files.items()

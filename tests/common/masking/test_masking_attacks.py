@@ -62,10 +62,10 @@ def refused(code: str) -> Iterator[None]:
 
 
 def other_adverts(
-    session: Transcript, place: int, advert: Advert
+    session: Transcript, member: int, advert: Advert
 ) -> tuple[Advert, ...]:
     adverts = list(session.agreement.adverts)
-    adverts[place - 1] = advert
+    adverts[member - 1] = advert
     return tuple(adverts)
 
 
@@ -115,9 +115,9 @@ def test_never_both_kinds_of_share_for_one_member(session: Transcript) -> None:
     sent, held = ALL[:5], session.held[1]
     given = run_session(MEMBERS, not_sent=ALL[5:]).reveals[1]
     assert set(given) == set(held)
-    for place, part in given.items():
-        seed, mask = held[place][:33], held[place][33:66]
-        assert part == (seed if place in sent else mask)
+    for member, part in given.items():
+        seed, mask = held[member][:33], held[member][33:66]
+        assert part == (seed if member in sent else mask)
 
 
 @pytest.mark.parametrize(

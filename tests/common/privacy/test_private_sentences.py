@@ -4,6 +4,8 @@ one total.
 
 from __future__ import annotations
 
+from itertools import chain
+
 import numpy as np
 import pytest
 
@@ -70,7 +72,7 @@ def encoder(sentences: SentenceEncoder) -> TableEncoder:
 
 @pytest.fixture(scope="module")
 def prior(encoder: TableEncoder) -> PublicPrior:
-    return make_prior(encoder, [[text for own in TEXTS.values() for text in own]])
+    return make_prior(encoder, [list(chain(*TEXTS.values()))])
 
 
 def rows_of(
@@ -113,9 +115,9 @@ def test_a_prior_of_sentences_is_read_as_it_was_written(prior: PublicPrior) -> N
     """And one number that was changed is noticed."""
     content = bytearray(prior_bytes(prior))
     assert prior_of_bytes(bytes(content)).fingerprint == prior.fingerprint
-    for place in (len(content) // 2, len(content) - 2):
+    for index in (len(content) // 2, len(content) - 2):
         changed = content.copy()
-        changed[place] ^= 1
+        changed[index] ^= 1
         with pytest.raises(FormatError):
             prior_of_bytes(bytes(changed))
 
@@ -146,10 +148,10 @@ def test_one_total_gives_both_routers(
     sums = [
         bounded_sums(mode, rows_of(TEXTS[name], encoder, prior)) for name in DOMAINS
     ]
-    cross = np.stack([each.column for each in sums], axis=1) * copies
+    cross = np.stack([part.column for part in sums], axis=1) * copies
     gram = np.zeros((encoder.document_width + 1,) * 2, np.int64)
     if mode == "full":
-        gram[:-1, :-1] = sum(each.products for each in sums) * copies
+        gram[:-1, :-1] = sum(part.products for part in sums) * copies
     total = Statistics(gram, cross)
     privacy = Privacy(mode=mode, epsilon=8.0, prior=prior.fingerprint)
     weights = solve_private(total, privacy, DOMAINS, prior, encoder)
@@ -162,9 +164,9 @@ def test_one_total_gives_both_routers(
     assert not outside.any() and weights[:WIDTH, 2:].any()
     router = compile_router(encoder, weights, margin_for(private=True))
     assert isinstance(router, Cascade) and router.margin == NOISY_MARGIN
-    for place, name in enumerate(DOMAINS):
+    for index, name in enumerate(DOMAINS):
         ids, lengths = encoder.tokenizer.encode_many(HELD_OUT[name])
-        assert (router.sentences.token_sums(ids, lengths).argmax(axis=1) == place).all()
+        assert (router.sentences.token_sums(ids, lengths).argmax(axis=1) == index).all()
 
 
 def test_tokens_alone_are_solved_as_if_nothing_else_were_summed(

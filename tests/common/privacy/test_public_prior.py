@@ -72,17 +72,18 @@ def test_a_prior_survives_its_file(tmp_path: Path) -> None:
     """What is read is what was written, by fingerprint."""
     prior = make_prior(tiny_encoder(), [texts(50)])
     write_prior(prior, tmp_path / "prior")
-    found = read_prior(tmp_path / "prior")
-    assert found.fingerprint == prior.fingerprint
+    assert read_prior(tmp_path / "prior").fingerprint == prior.fingerprint
 
 
 def test_a_changed_prior_is_refused(tmp_path: Path) -> None:
     """Every flipped byte shows; so does a missing file, and anything that is not a prior."""
     content = prior_bytes(make_prior(tiny_encoder(), [texts(50)]))
-    for place in range(0, len(content), 7):
+    for position in range(0, len(content), 7):
         with pytest.raises(FormatError):
             prior_of_bytes(
-                content[:place] + bytes([content[place] ^ 4]) + content[place + 1 :]
+                content[:position]
+                + bytes([content[position] ^ 4])
+                + content[position + 1 :]
             )
     for other in (b"", b"text", content[:-1], content + b"x"):
         with pytest.raises(FormatError):
