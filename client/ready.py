@@ -195,7 +195,7 @@ def _summed(
         outcome = prepare(
             job, encoder, holder.cache, watch, broken_list=holder.broken_list
         )
-        outcome.prepared.statistics.check(own=True)
+        outcome.prepared.statistics.check(summed_here=True)
         _check_mass(holder, terms, outcome.prepared)
         return outcome.prepared
     check_private_encoder(encoder)

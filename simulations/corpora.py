@@ -1,7 +1,7 @@
 """Corpora for simulations: those of a folder, or real text of six domains that is found on machines
 after set-up, with questions as people type them, which lie beside this module.
 
-    places → documents of a domain → paragraphs not read before → pieces → split by file → Corpus
+    folders → documents of a domain → paragraphs not read before → pieces → split by file → Corpus
 
 Reads files and parses them: imports nothing of what it reads, downloads nothing.
 """
@@ -23,7 +23,7 @@ from ridgeway.common.privacy.built_in_text import (
     MATHEMATICS,
     MIN_PIECE_CHARACTERS,
     Document,
-    Places,
+    TextFolders,
     docstrings,
     files_below,
     headers,
@@ -177,11 +177,13 @@ def _texts(path: Path) -> tuple[str, ...]:
     return texts
 
 
-def harvest(places: Places, limit: int = MAX_DOMAIN_CHARACTERS) -> tuple[Corpus, ...]:
-    """Every domain that has enough text in these places, in the order of DOMAINS; of each so many
+def harvest(
+    folders: TextFolders, limit: int = MAX_DOMAIN_CHARACTERS
+) -> tuple[Corpus, ...]:
+    """Every domain that has enough text in these folders, in the order of DOMAINS; of each so many
     characters at most.
     """
-    enough = with_enough_text(places, limit)
+    enough = with_enough_text(folders, limit)
     if len(enough) < MIN_DOMAINS:
         names = ", ".join(each.name for each in enough) or "none"
         raise CorpusError(
@@ -192,10 +194,10 @@ def harvest(places: Places, limit: int = MAX_DOMAIN_CHARACTERS) -> tuple[Corpus,
     return enough
 
 
-def with_enough_text(places: Places, limit: int) -> tuple[Corpus, ...]:
-    """The domains that have enough text in these places to learn and to test."""
+def with_enough_text(folders: TextFolders, limit: int) -> tuple[Corpus, ...]:
+    """The domains that have enough text in these folders to learn and to test."""
     corpora = (
-        corpus(name, documents(places), limit) for name, documents in _DOMAINS.items()
+        corpus(name, documents(folders), limit) for name, documents in _DOMAINS.items()
     )
     return tuple(filter(_enough, corpora))
 
@@ -290,17 +292,17 @@ def split(documents: Iterable[Document]) -> tuple[list[Document], list[Document]
 # The domains
 
 
-_DOMAINS: dict[str, Callable[[Places], Iterator[Document]]] = {
+_DOMAINS: dict[str, Callable[[TextFolders], Iterator[Document]]] = {
     # The headers of Python, NumPy and PyTorch.
     "c": headers,
     "law": licences,
     # The docstrings of models, layers and optimisers in Transformers and PyTorch.
-    "machine_learning": lambda places: read_documents(
-        files_below(places.packages, MACHINE_LEARNING), docstrings
+    "machine_learning": lambda folders: read_documents(
+        files_below(folders.packages, MACHINE_LEARNING), docstrings
     ),
     # The docstrings of SymPy, SciPy and NumPy, where they treat of mathematics.
-    "mathematics": lambda places: read_documents(
-        files_below(places.packages, MATHEMATICS), docstrings
+    "mathematics": lambda folders: read_documents(
+        files_below(folders.packages, MATHEMATICS), docstrings
     ),
     # The source of the standard library's public modules.
     "python": sources,

@@ -28,7 +28,7 @@ from ridgeway.common.privacy.public_prior import (
     write_prior,
 )
 from ridgeway.common.protocol.cohort import Terms
-from ridgeway.common.protocol.invitation import Card, Place, read_signed_json
+from ridgeway.common.protocol.invitation import Card, RosterMember, read_signed_json
 from ridgeway.coordinator.deploy.coordinator_folder import create_federation
 from ridgeway.coordinator.round.federation import (
     Abstention,
@@ -138,7 +138,7 @@ def create_simulated_federation(
         homes[name] = _holder(folder, name, domain, texts, federation, threads=threads)
         card = read_signed_json(homes[name] / CARD, Card)
         federation.ledger.admit(name, card)
-        roster.append(Place(name=name, domain=domain, key=card.key))
+        roster.append(RosterMember(name=name, domain=domain, key=card.key))
     write_roster(next(iter(homes.values())), roster)
     # the same for all: each has itself in it, too
     pinned = (next(iter(homes.values())) / ROSTER).read_bytes()

@@ -31,7 +31,7 @@ from ridgeway.common.deploy.notice import (
     MAX_NOTICE_BYTES,
     NOTICE_PATH,
 )
-from ridgeway.common.protocol.invitation import Place, Roster
+from ridgeway.common.protocol.invitation import Roster, RosterMember
 from ridgeway.common.protocol.roster_code import is_same_code, roster_code
 
 
@@ -138,18 +138,18 @@ def _announced(holder: Holder, invite: Path | None) -> Roster:
     return roster
 
 
-def _others(holder: Holder, roster: Roster) -> list[Place]:
+def _others(holder: Holder, roster: Roster) -> list[RosterMember]:
     own = holder.handovers.owner(holder.identity.public)
     owner = holder.handovers.owner
     return [each for each in roster.members if owner(each.key) != own]
 
 
-def _keys(places: Sequence[Place]) -> list[str]:
+def _keys(places: Sequence[RosterMember]) -> list[str]:
     return [each.key for each in places]
 
 
 def _rows(
-    holder: Holder, places: Sequence[Place], change: RosterChange
+    holder: Holder, places: Sequence[RosterMember], change: RosterChange
 ) -> list[list[str]]:
     own = holder.identity.public
     return [
@@ -157,7 +157,7 @@ def _rows(
     ]
 
 
-def _state(place: Place, own: str, change: RosterChange) -> str:
+def _state(place: RosterMember, own: str, change: RosterChange) -> str:
     if place.key == own:
         return "you"
     if place in change.added:

@@ -16,7 +16,7 @@ from typing import Any
 
 from ridgeway.client.evidence import HolderRecord, SentItem
 from ridgeway.client.round.holder import CLIENT_TOML
-from ridgeway.common.base.files import stamp_if_there, without_place
+from ridgeway.common.base.files import stamp_if_there, without_folder
 from ridgeway.common.base.schema import MODE_SENTENCES
 from ridgeway.common.deploy.bundle import installed_sha256, source_files
 from ridgeway.common.http.page_app import PageParts
@@ -102,7 +102,7 @@ class HolderView:
         return [
             {
                 "name": check.name,
-                "words": without_place(check.words, self._folder),
+                "words": without_folder(check.words, self._folder),
                 "good": check.good,
             }
             for check in record.check()

@@ -161,7 +161,7 @@ class EpochStore:
     # What lies in one
 
     def statistics(self, epoch: Epoch) -> Prepared:
-        return load_prepared(self._path(epoch, STATISTICS), own=True)
+        return load_prepared(self._path(epoch, STATISTICS), summed_here=True)
 
     def statistics_file(self, epoch: Epoch) -> Path | None:
         """The file with the exact sums; None where documents are bounded."""

@@ -25,7 +25,7 @@ from ridgeway.common.masking.agreement import (
     MemberIndex,
     check_agreement,
     check_survivors,
-    place_of,
+    member_index,
 )
 from ridgeway.common.masking.member import (
     advertise,
@@ -36,7 +36,7 @@ from ridgeway.common.masking.member import (
     seal,
     share,
 )
-from ridgeway.common.masking.shares import pack_by_place, unpack_by_place
+from ridgeway.common.masking.shares import pack_by_member, unpack_by_member
 from ridgeway.common.protocol import messages
 from ridgeway.common.protocol.cohort import Cohort, Terms
 from ridgeway.common.protocol.messages import (
@@ -99,13 +99,13 @@ def answer_share(holder: Holder, request: Opened[messages.Share]) -> Answer:
         state = holder.sessions.of_round(request.round)
         if state.taken("share", request.digest) is None:
             _check_session(holder, state, message)
-            place = place_of(agreement, holder.identity.public)
+            place = member_index(agreement, holder.identity.public)
             dealt = share(agreement, state.secrets, place, secrets.token_bytes)
             holder.note_cohort(request.round, cohort, agreement.id.hex())
             state = state.with_answer(
                 "share",
                 request.digest,
-                pack_by_place(dealt.envelopes).hex(),
+                pack_by_member(dealt.envelopes).hex(),
                 agreed=Agreed.of(cohort, agreement),
                 kept=dealt.kept.hex(),
                 dealt=tuple(sorted(dealt.envelopes)),
@@ -200,7 +200,7 @@ def _hold(holder: Holder, request: Opened[messages.Hold]) -> SessionState:
 
 def _envelopes(content: Blob) -> dict[MemberIndex, bytes]:
     try:
-        return unpack_by_place(content, ENVELOPE_BYTES)
+        return unpack_by_member(content, ENVELOPE_BYTES)
     except MaskingError:
         raise Refused(
             "bad_envelope", "the shares of the other members have the wrong size"
@@ -468,7 +468,7 @@ def answer_open(holder: Holder, request: Opened[messages.OpenSum]) -> Answer:
             holder.totals.open(total, message.session, state.round)
             # the secrets of this sum go with the state that remembers the answer
             state = state.without_sum(SUM_NAMES.index(sum_name))
-            revealed = pack_by_place(shares).hex()
+            revealed = pack_by_member(shares).hex()
             state = state.with_answer(step, request.digest, revealed)
             holder.sessions.save(state)
         sent_before = bytes.fromhex(state.answered[step].reply)

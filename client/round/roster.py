@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from ridgeway.common.base.errors import FormatError
 from ridgeway.common.base.files import write_whole
 from ridgeway.common.base.schema import Record, record_json
-from ridgeway.common.protocol.invitation import Place, in_order
+from ridgeway.common.protocol.invitation import RosterMember, in_order
 
 ROSTER = "roster.json"
 
@@ -25,10 +25,10 @@ ROSTER = "roster.json"
 class ConfirmedRoster(Record):
     """The file roster.json."""
 
-    members: tuple[Place, ...] = ()
+    members: tuple[RosterMember, ...] = ()
 
 
-def load_roster(folder: Path) -> tuple[Place, ...]:
+def load_roster(folder: Path) -> tuple[RosterMember, ...]:
     """The confirmed members; none where nothing was confirmed yet."""
     path = folder / ROSTER
     try:
@@ -41,7 +41,7 @@ def load_roster(folder: Path) -> tuple[Place, ...]:
         ) from None
 
 
-def write_roster(folder: Path, members: Iterable[Place]) -> None:
+def write_roster(folder: Path, members: Iterable[RosterMember]) -> None:
     """Put exactly these members in the place of those before."""
     roster = ConfirmedRoster(members=in_order(members))
     content = record_json(roster.model_dump(mode="json"))
@@ -52,15 +52,17 @@ def write_roster(folder: Path, members: Iterable[Place]) -> None:
 class RosterChange:
     """Who came and who went between two rosters."""
 
-    added: tuple[Place, ...]
-    removed: tuple[Place, ...]
+    added: tuple[RosterMember, ...]
+    removed: tuple[RosterMember, ...]
 
     def __bool__(self) -> bool:
         return bool(self.added or self.removed)
 
 
 def roster_change(
-    before: Iterable[Place], after: Iterable[Place], owner: Callable[[str], str]
+    before: Iterable[RosterMember],
+    after: Iterable[RosterMember],
+    owner: Callable[[str], str],
 ) -> RosterChange:
     """owner: what stands for the owner of a key. A member whose key was handed over has stayed;
     one with another name or domain is another.

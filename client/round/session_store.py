@@ -27,7 +27,7 @@ from ridgeway.common.masking.agreement import (
     Agreement,
     MemberIndex,
     Secrets,
-    place_of,
+    member_index,
 )
 from ridgeway.common.masking.neighbourhood import Neighbourhood, neighbourhood_for
 from ridgeway.common.masking.shares import SHARE_BYTES
@@ -148,7 +148,7 @@ class SessionState(Record):
 
     @property
     def place(self) -> MemberIndex:
-        return place_of(self.session, self.advert.key)
+        return member_index(self.session, self.advert.key)
 
     def shares(self) -> dict[MemberIndex, bytes]:
         """The shares that this member holds, by whose they are."""

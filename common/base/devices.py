@@ -111,26 +111,18 @@ def _seen() -> tuple[list[str], str]:
     try:
         import torch
     except (ImportError, OSError) as error:
-        return (
-            [],
-            f"torch fails to import ({first_line(error)}); reinstall it: {INSTALL}",
-        )
+        cause = first_line(error)
+        return [], f"torch fails to import ({cause}); reinstall it: {INSTALL}"
     if torch.version.cuda is None:
-        return (
-            [],
-            (
-                f"torch {torch.__version__} is built without CUDA; {INSTALL} with a"
-                " CUDA build of torch"
-            ),
-        )
+        built = f"torch {torch.__version__} is built without CUDA"
+        return [], f"{built}; {INSTALL} with a CUDA build of torch"
     # a driver too old for torch speaks as a warning
-    with warnings.catch_warnings(record=True) as heard:
+    with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    told = f" ({first_line(heard[0].message)})" if heard else ""
-    return [
-        f"cuda:{place}" for place in range(count)
-    ], f"torch {torch.__version__} finds no usable GPU{told}"
+    cause = f" ({first_line(warned[0].message)})" if warned else ""
+    names = [f"cuda:{number}" for number in range(count)]
+    return names, f"torch {torch.__version__} finds no usable GPU{cause}"
 
 
 def _any(paths: tuple[Path, ...]) -> bool:

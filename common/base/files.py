@@ -71,13 +71,13 @@ def sha256_of_file(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def without_place(words: object, folder: Path) -> str:
-    """What an error or a sentence says, without the place of the folder.
+def without_folder(words: object, folder: Path) -> str:
+    """What an error or a sentence says, without the folder's path.
 
     folder: as an absolute path, since the name of a relative one may be a word of the sentence.
     """
     whole = rf"(?<![\w./-]){re.escape(str(folder))}(/|(?![\w-]|\.\w))"
-    return re.sub(whole, lambda found: "" if found[1] else "DIR", str(words))
+    return re.sub(whole, lambda match: "" if match[1] else "DIR", str(words))
 
 
 def check_output(path: Path) -> None:
@@ -236,20 +236,20 @@ def cache_folder() -> Path:
     """Where converted encoders and unfinished work are kept: RIDGEWAY_CACHE, else the user's cache
     folder.
     """
-    return _own_folder("RIDGEWAY_CACHE", "XDG_CACHE_HOME", ".cache")
+    return _user_folder("RIDGEWAY_CACHE", "XDG_CACHE_HOME", ".cache")
 
 
 def config_folder() -> Path:
     """Where keys are kept: RIDGEWAY_CONFIG, else the user's configuration folder."""
-    return _own_folder("RIDGEWAY_CONFIG", "XDG_CONFIG_HOME", ".config")
+    return _user_folder("RIDGEWAY_CONFIG", "XDG_CONFIG_HOME", ".config")
 
 
 def state_folder() -> Path:
     """Where what corpora have cost is kept: RIDGEWAY_STATE, else the user's state folder."""
-    return _own_folder("RIDGEWAY_STATE", "XDG_STATE_HOME", ".local/state")
+    return _user_folder("RIDGEWAY_STATE", "XDG_STATE_HOME", ".local/state")
 
 
-def _own_folder(name: str, general: str, usual: str) -> Path:
+def _user_folder(name: str, general: str, usual: str) -> Path:
     named = os.environ.get(name)
     return (
         Path(named)

@@ -166,11 +166,11 @@ class HandOver:
     def __post_init__(self) -> None:
         words = (self.before, self.after, *self.signatures)
         known = all(
-            isinstance(each, str) and SMALL_DIGITS.fullmatch(each) for each in words
+            isinstance(word, str) and SMALL_DIGITS.fullmatch(word) for word in words
         )
         if (
             not known
-            or [len(each) for each in words] != [64, 64, 128, 128]
+            or [*map(len, words)] != [64, 64, 128, 128]
             or not 0 <= self.issued <= MAX_ISSUED
         ):
             raise ValueError(
@@ -224,9 +224,9 @@ class HandOvers:
     """The hand-overs that somebody knows. The first one met of a key holds; another one of the same
     key is a fork.
 
-    Law: a key leads to the same later key whatever is told, until the owner of that one hands it
-    over. Law: keys that a hand-over connects have one owner, whoever tells of it; a fork's keys
-    too.
+    Law: a key leads to the same later key whatever links are merged, until the owner of that one
+    hands it over. Law: keys that a hand-over connects have one owner, whoever sends it; a fork's
+    keys too.
     """
 
     links: tuple[HandOver, ...] = ()
@@ -294,11 +294,11 @@ class HandOvers:
     def leading_to(self, key: str) -> tuple[HandOver, ...]:
         """The hand-overs from its owner's first key to this one, in their order."""
         made_by = {link.after: link for link in self.links}
-        found = list[HandOver]()
+        path = list[HandOver]()
         while (link := made_by.get(key)) is not None:
-            found.append(link)
+            path.append(link)
             key = link.before
-        return tuple(reversed(found))
+        return tuple(reversed(path))
 
     def keys(self, key: str) -> tuple[str, ...]:
         """Every key that the owner of this one has had, the newest last; those of a fork are not
@@ -314,9 +314,8 @@ def next_key(path: Path) -> Path:
 
 
 def make_next_key(path: Path) -> Identity:
-    next_key(path).unlink(
-        missing_ok=True
-    )  # of a renewal that was cut off before anybody noted it
+    # of a renewal that was cut off before anybody noted it
+    next_key(path).unlink(missing_ok=True)
     return create_identity(next_key(path))
 
 
@@ -326,14 +325,14 @@ def owned_identity(path: Path, handovers: HandOvers) -> Identity:
     handovers: all that their owner has noted. A renewal that was cut off after that is brought to
                its end.
     """
-    found = load_identity(path)
-    newest = handovers.newest(found.public)
-    if newest != found.public:
-        found = load_identity(next_key(path))
-        if found.public != newest:
+    identity = load_identity(path)
+    newest = handovers.newest(identity.public)
+    if newest != identity.public:
+        identity = load_identity(next_key(path))
+        if identity.public != newest:
             raise IdentityError(
                 f"{path} was replaced by {newest[:12]}…, and that key is missing; "
                 "restore a backup"
             )
         next_key(path).replace(path)
-    return found.with_handovers(handovers.leading_to(newest))
+    return identity.with_handovers(handovers.leading_to(newest))

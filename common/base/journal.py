@@ -167,14 +167,15 @@ class Journal:
                 self._opened = self._open()
             yield self._opened
         except sqlite3.OperationalError as error:
-            full = (
-                "the disk may be full, or the file read-only; free some space and try "
-                "again"
-            )
-            is_full = "disk" in str(error)
-            words = full if is_full else str(error)
-            kind = DiskFull if is_full else JournalError
-            raise kind(f"{self.path} is not available now: {words}") from error
+            kind: type[JournalError] = JournalError
+            reason = str(error)
+            if "disk" in reason:
+                kind = DiskFull
+                reason = (
+                    "the disk may be full, or the file read-only; free some space and "
+                    "try again"
+                )
+            raise kind(f"{self.path} is not available now: {reason}") from error
         except (sqlite3.DatabaseError, ValueError) as error:
             raise JournalError(
                 f"{self.path} is unusable ({error}); restore it from a backup"
@@ -203,12 +204,13 @@ class Journal:
         """A connection to a copy that is only read and ends with this journal: SQLite writes beside
         what it reads.
         """
-        place = tempfile.TemporaryDirectory(prefix="ridgeway-journal-")
-        weakref.finalize(self, place.cleanup)
-        for name in (self.path.name, f"{self.path.name}-wal"):
-            if (self.path.parent / name).exists():
-                shutil.copyfile(self.path.parent / name, Path(place.name) / name)
-        database = self._connect(Path(place.name) / self.path.name)
+        temporary = tempfile.TemporaryDirectory(prefix="ridgeway-journal-")
+        weakref.finalize(self, temporary.cleanup)
+        folder = Path(temporary.name)
+        for path in (self.path, self.path.with_name(f"{self.path.name}-wal")):
+            if path.exists():
+                shutil.copyfile(path, folder / path.name)
+        database = self._connect(folder / self.path.name)
         database.execute("pragma query_only = on")
         return database
 

@@ -75,21 +75,21 @@ def jsonl_texts(
     lines: Iterable[str],
     fields: Sequence[str],
     name: str,
-    each: AbstractContextManager[object] | None = None,
+    tolerance: AbstractContextManager[object] | None = None,
 ) -> Iterator[str]:
     """The text of every record; blank lines are passed over.
 
     lines: as UTF-8 is decoded, so that other characters than its own come of escapes alone.
-    each:  entered for every record that is no usual one, and may pass over what cannot be read.
+    tolerance: entered for every record that is no usual one; it may pass over what cannot be read.
     """
-    each = each or nullcontext()
+    tolerance = tolerance or nullcontext()
     for number, line in enumerate(lines, 1):
         text = _usual_text(line, fields)
         if text is not None:
             yield text
         elif line and not line.isspace():
             place = f"{name}, line {number}"
-            with each:
+            with tolerance:
                 yield record_text(parse_line(line, place), fields, place)
 
 
@@ -118,20 +118,20 @@ def labelled_texts(
     """The test texts of each domain: DOMAIN.test.jsonl of a folder, for all the domains; others are
     left alone.
     """
-    there = _test_files(folder)
-    missing = [name for name in domains if name not in there]
+    files = _test_files(folder)
+    missing = [name for name in domains if name not in files]
     if missing:
         raise InputError(
             f"{folder} has no {missing[0]}{TEST_SUFFIX}; it has "
-            f"{', '.join(there) or 'no test files'}"
+            f"{', '.join(files) or 'no test files'}"
         )
     texts = {
-        name: [text for text in _read(there[name], fields) if text.strip()]
+        name: [text for text in _read(files[name], fields) if text.strip()]
         for name in domains
     }
-    for name, found in texts.items():
-        if not found:
-            raise InputError(f"{there[name]} holds no text")
+    for name, some in texts.items():
+        if not some:
+            raise InputError(f"{files[name]} holds no text")
     return texts
 
 

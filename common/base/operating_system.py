@@ -15,11 +15,9 @@ import resource
 import signal
 import subprocess
 import sys
+from multiprocessing import get_context
+from multiprocessing.context import ForkContext, SpawnContext
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from multiprocessing.context import ForkContext, SpawnContext
 
 IS_LINUX = sys.platform == "linux" and os.environ.get("RIDGEWAY_LINUX") != "0"
 """Whether what only Linux has is used. Tests turn it off, for their child processes too."""
@@ -49,8 +47,6 @@ def may_fork() -> bool:
 
 def process_context() -> ForkContext | SpawnContext:
     """How multiprocessing starts processes for the work of this one."""
-    from multiprocessing import get_context
-
     return get_context("fork") if may_fork() else get_context("spawn")
 
 

@@ -168,7 +168,7 @@ def _in_order(value: Any) -> Any:
         # a table, looked through at once
         if kinds <= _ROWS and PLAIN.issuperset(map(type, chain.from_iterable(value))):
             return value
-        return value if kinds <= PLAIN else [_in_order(each) for each in value]
+        return value if kinds <= PLAIN else [_in_order(item) for item in value]
     raise TypeError(kind)
 
 

@@ -167,9 +167,9 @@ class Sampling:
         return not (self.units or self.mistyped or self.stride > self.window)
 
     @classmethod
-    def of_json(cls, said: Mapping[str, Any]) -> Sampling:
+    def of_json(cls, facts: Mapping[str, Any]) -> Sampling:
         """As files and messages have it, where what is 0 may be left out."""
-        numbers = dict(said)
+        numbers = dict(facts)
         documents = numbers.pop("documents", 0)
         if type(documents) is not int or documents:
             raise InputError("`documents` is no longer supported; use `units`")
@@ -193,7 +193,7 @@ class Sampling:
 
 
 SAMPLING: Mapping[str, Mapping[str, Any]] = {
-    each.name: each.metadata for each in fields(Sampling)
+    number.name: number.metadata for number in fields(Sampling)
 }
 """The parameters of sampling by name: `least`, `most` and `meaning`."""
 
@@ -246,14 +246,11 @@ class WordFeatures:
         return range(self.shortest, self.longest + 1)
 
     @classmethod
-    def of_json(cls, said: Mapping[str, Any]) -> WordFeatures:
+    def of_json(cls, facts: Mapping[str, Any]) -> WordFeatures:
         """As it stands in files."""
-        if set(said) != {each.name for each in fields(cls)}:
+        if set(facts) != {number.name for number in fields(cls)}:
             raise InputError("its word features have another version; save it again")
-        return cls(**said)
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        return cls(**facts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,9 +265,6 @@ class Ridge:
             raise InputError(
                 f"ridge λ must be positive, not {self.value:g}; the default is 0.001"
             )
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,9 +283,6 @@ class Selector:
             )
         if self.k < 1:
             raise InputError(f"k must be at least 1, not {self.k}")
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)

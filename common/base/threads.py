@@ -28,8 +28,8 @@ def one_blas_thread() -> Iterator[None]:
     Products and solutions are then the same bits on every number of cores. And on a busy machine
     two threads that wait for each other take many times as long as one does for a small matrix.
     """
-    found = _libraries(len(sys.modules))
-    with found.limit(limits=1, user_api="blas") if found else nullcontext():
+    libraries = _libraries(len(sys.modules))
+    with libraries.limit(limits=1, user_api="blas") if libraries else nullcontext():
         yield
 
 

@@ -50,8 +50,8 @@ if TYPE_CHECKING or __package__:
 else:  # run as a file: the modules lie where they do in a checkout
 
     def _module(path: str) -> ModuleType:
-        place = Path(__file__).parents[1] / path
-        spec = spec_from_file_location(place.stem, place)
+        file = Path(__file__).parents[1] / path
+        spec = spec_from_file_location(file.stem, file)
         module = module_from_spec(spec)
         spec.loader.exec_module(module)
         return module
@@ -82,6 +82,7 @@ _MAX_LOG_BYTES = 1_000_000
 """A log that has grown beyond this is put aside as NAME.1, and what was there before is gone."""
 
 Note = Callable[[str], None]
+Function = Callable[..., Any]
 Identity = tuple[str, ...]
 """A bundle's name, version and SHA-256."""
 
@@ -125,8 +126,7 @@ def offer_native(digest: str) -> None:
     """Let a bundle find the installed compiled module, in this process, if it is made of the
     installed sources, and hide it from any other.
     """
-    is_installed = digest == os.environ.get(INSTALLED)
-    sys.meta_path.insert(0, NativeFinder(is_installed))
+    sys.meta_path.insert(0, NativeFinder(digest == os.environ.get(INSTALLED)))
 
 
 def use_server_code(digest: str) -> None:
@@ -141,7 +141,8 @@ def use_server_code(digest: str) -> None:
 
 class BundleGuard:
     """Stands between Flower and a bundle: nothing is unpacked before it is approved, nothing loaded
-    but that.
+    but that. Each method that HOOKS names is called in place of the function of Flower's that is
+    its first argument.
     """
 
     def __init__(
@@ -157,54 +158,36 @@ class BundleGuard:
         self._fab: Any = None
         self._allowed: Identity | None = None
 
-    def pulling(self, pull: Callable[..., Any]) -> Callable[..., Any]:
+    def pulling(self, pull: Function, *words: Any, **named: Any) -> Any:
         """Remember what was sent; it is judged when Flower wants to unpack it, so that a refusal
         gets its reply.
         """
+        result = pull(*words, **named)
+        _, _, self._run, self._fab = result
+        return result
 
-        def pulled(*words: Any, **named: Any) -> Any:
-            result = pull(*words, **named)
-            _, _, self._run, self._fab = result
-            return result
+    def noting_run(self, read: Function, *words: Any, **named: Any) -> Any:
+        self._run = read(*words, **named)
+        return self._run
 
-        return pulled
+    def noting_bundle(self, read: Function, *words: Any, **named: Any) -> Any:
+        self._fab = read(*words, **named)
+        return self._fab
 
-    def noting_run(self, read: Callable[..., Any]) -> Callable[..., Any]:
-        def noted(*words: Any, **named: Any) -> Any:
-            self._run = read(*words, **named)
-            return self._run
+    def installing(
+        self, install: Function, content: Any, *words: Any, **named: Any
+    ) -> Any:
+        self._allowed = self._judge(content)
+        return self._cleanly(install, content, *words, **named)
 
-        return noted
+    def loading(self, make: Function, *words: Any, **named: Any) -> Function:
+        return functools.partial(self._load, make(*words, **named))
 
-    def noting_bundle(self, read: Callable[..., Any]) -> Callable[..., Any]:
-        def noted(*words: Any, **named: Any) -> Any:
-            self._fab = read(*words, **named)
-            return self._fab
-
-        return noted
-
-    def installing(self, install: Callable[..., Any]) -> Callable[..., Any]:
-        def installed(content: Any, *words: Any, **named: Any) -> Any:
-            self._allowed = self._judge(content)
-            return self._cleanly(install, content, *words, **named)
-
-        return installed
-
-    def loading(self, make: Callable[..., Any]) -> Callable[..., Any]:
-        def made(*words: Any, **named: Any) -> Callable[..., Any]:
-            load = make(*words, **named)
-            return lambda *identity: self._load(load, identity)
-
-        return made
-
-    def running(self, run: Callable[..., Any]) -> Callable[..., Any]:
-        def ran(*words: Any, **named: Any) -> Any:
-            if self._allowed is None:
-                self._refuse("code was asked for that is not in the approved bundle")
-            use_server_code(self._allowed[2])
-            return self._cleanly(run, *words, **named)
-
-        return ran
+    def running(self, run: Function, *words: Any, **named: Any) -> Any:
+        if self._allowed is None:
+            self._refuse("code was asked for that is not in the approved bundle")
+        use_server_code(self._allowed[2])
+        return self._cleanly(run, *words, **named)
 
     def _judge(self, content: Any) -> Identity:
         """The identity of an approved bundle; every name that it was sent under must agree with its
@@ -224,17 +207,15 @@ class BundleGuard:
         self._note(f"run {self._run.run_id}: approved bundle {digest}")
         return self._run.fab_id, self._run.fab_version, digest
 
-    def _load(
-        self, load: Callable[..., Any], identity: tuple[Any, ...]
-    ) -> Callable[..., Any]:
+    def _load(self, load: Function, *identity: Any) -> Function:
         if self._allowed is None or identity != self._allowed:
             self._refuse("code was asked for that is not in the approved bundle")
         offer_native(self._allowed[2])
         app = self._cleanly(load, *identity)
-        return lambda *words, **named: self._cleanly(app, *words, **named)
+        return functools.partial(self._cleanly, app)
 
-    def _cleanly(self, work: Callable[..., Any], *words: Any, **named: Any) -> Any:
-        """Do it; what goes wrong is told to the owner, and that it went wrong to the other side."""
+    def _cleanly(self, work: Function, *words: Any, **named: Any) -> Any:
+        """Do it. What goes wrong stands in the owner's log; the other side learns that it did."""
         try:
             return work(*words, **named)
         except Exception:
@@ -388,7 +369,7 @@ class ForkingExecutor:
         """There is nothing to close."""
 
 
-def await_listener(address: str, pause_s: float = LISTENER_PAUSE_S) -> None:
+def await_listener(address: str) -> None:
     """Wait until somebody listens there: Flower's loop would wait longer after each attempt, up to
     half a minute.
     """
@@ -396,28 +377,28 @@ def await_listener(address: str, pause_s: float = LISTENER_PAUSE_S) -> None:
     parent = os.getppid()
     while os.getppid() == parent:
         try:
-            socket.create_connection((host, int(port)), timeout=pause_s).close()
+            socket.create_connection((host, int(port)), LISTENER_PAUSE_S).close()
         except OSError:
-            time.sleep(pause_s)
+            time.sleep(LISTENER_PAUSE_S)
         else:
             return
     raise SystemExit(1)
 
 
-def command(task: str, port: int, secret: Path, own: Path) -> list[str]:
+def command(task: str, port: int, secret: Path, peer: Path) -> list[str]:
     """The command line of `main`, for a SuperNode or SuperLink on loopback."""
-    return _command(task, f"127.0.0.1:{port}", secret, own)
+    return _command(task, f"127.0.0.1:{port}", secret, peer)
 
 
 def _command(*words: object) -> list[str]:
     return [sys.executable, "-P", str(Path(__file__).resolve()), *map(str, words)]
 
 
-def main(task: str, address: str, secret: str, own: str, only: str = "") -> None:
+def main(task: str, address: str, secret: str, peer: str, only: str = "") -> None:
     """Run the tasks of the SuperNode or SuperLink at this address, whose secret lies in the named
     file.
 
-    own:  the wake-up pipe of a holder's SuperNode, or the certificate of the authority of a
+    peer: the wake-up pipe of a holder's SuperNode, or the certificate of the authority of a
           coordinator's SuperLink.
     only: ONE to run the single task whose token is read from the input.
     """
@@ -427,11 +408,11 @@ def main(task: str, address: str, secret: str, own: str, only: str = "") -> None
         runtime = patches.runtime_of(task)
         reader = patches.metadata_reader()
         keeper = BundleGuard(approved_bundles(os.environ), note, reader)
-        holds = task == patches.CLIENT_APP
+        is_holder = task == patches.CLIENT_APP
 
         def answer(token: str) -> None:
             patches.forget_exit_handlers()
-            if holds:
+            if is_holder:
                 runtime.run_clientapp(address, token, insecure=True)
             else:
                 runtime.run_serverapp(
@@ -439,15 +420,17 @@ def main(task: str, address: str, secret: str, own: str, only: str = "") -> None
                     Queue(),
                     token,
                     insecure=False,
-                    certificates=Path(own).read_bytes(),
+                    certificates=Path(peer).read_bytes(),
                 )
 
         patches.guard(runtime, keeper, task)
         executor = ForkingExecutor(answer, note, task)
         if not system.may_fork():
-            words = (task, address, secret, own, ONE)
+            words = (task, address, secret, peer, ONE)
             executor.begin = functools.partial(spawn, _command(*words))
-        patches.replace_executor(loop, executor, WakeupPipe(own) if holds else None)
+        patches.replace_executor(
+            loop, executor, WakeupPipe(peer) if is_holder else None
+        )
     except Exception as error:
         if isinstance(error, ImportError):
             error = patches.other_flower(error)
@@ -457,9 +440,9 @@ def main(task: str, address: str, secret: str, own: str, only: str = "") -> None
     if only == ONE:
         _end_with(lambda: answer(sys.stdin.read()), note, os.getppid())
     await_listener(address)
-    authority = None if holds else own
+    authority = None if is_holder else peer
     loop.run_superexec(
-        address, holds, authority, superexec_auth_secret=Path(secret).read_bytes()
+        address, is_holder, authority, superexec_auth_secret=Path(secret).read_bytes()
     )
 
 

@@ -81,8 +81,8 @@ def write_backup(
         raise InputError(f"there is no folder {target.parent}; make it first")
     with tempfile.TemporaryDirectory(
         dir=target.parent, prefix=f".{target.name}."
-    ) as place:
-        draft = Path(place) / "draft"
+    ) as temporary:
+        draft = Path(temporary) / "draft"
         draft.mkdir()
         entries = fill(draft)
         paths = sorted(path for path in draft.rglob("*") if path.is_file())
@@ -105,7 +105,7 @@ def write_backup(
             for name in (MANIFEST_NAME, *manifest.files):
                 archive.add(draft / name, name, filter=_private)
         try:
-            _unpack(target, Path(place) / "again")
+            _unpack(target, Path(temporary) / "again")
         except (FormatError, OSError):
             target.unlink()
             raise

@@ -121,29 +121,24 @@ def source_files(
 
     package: where the sources lie; this very Ridgeway unless another is named.
     """
-    found: dict[str, bytes] = {}
+    files: dict[str, bytes] = {}
     waiting = ["__init__.py", *start]
     while waiting:
         name = waiting.pop()
-        if name in found:
+        if name in files:
             continue
         try:
-            found[name] = (package / name).read_bytes()
+            files[name] = (package / name).read_bytes()
         except FileNotFoundError as error:
             raise BundleError(
                 f"{error.filename} is missing, so no bundle can be made; install"
                 " Ridgeway again"
             ) from None
-        waiting += _packages(name)
-        for module in _imported_modules(found[name]):
+        packages = PurePosixPath(name).parents
+        waiting += [str(folder / "__init__.py") for folder in packages]
+        for module in _imported_modules(files[name]):
             waiting += _files_of(module, package)
-    return {f"{PACKAGE}/{name}": found[name] for name in sorted(found)}
-
-
-def _packages(name: str) -> list[str]:
-    """The files of the packages that a file lies in."""
-    folders = PurePosixPath(name).parents
-    return [str(folder / "__init__.py") for folder in folders]
+    return {f"{PACKAGE}/{name}": files[name] for name in sorted(files)}
 
 
 def _files_of(module: str, package: Path) -> list[str]:
@@ -183,7 +178,7 @@ def unpacked_bundle(content: bytes) -> dict[str, bytes]:
     """
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            sizes = {each.filename: each.file_size for each in archive.infolist()}
+            sizes = {file.filename: file.file_size for file in archive.infolist()}
             if len(sizes) > MAX_FILES or sum(sizes.values()) > MAX_BUNDLE_BYTES:
                 raise BundleError(
                     "the bundle is larger than Flower takes; ask the operator what"
@@ -218,10 +213,10 @@ class FileChange:
 def bundle_changes(
     old: Mapping[str, bytes], new: Mapping[str, bytes]
 ) -> list[FileChange]:
-    """What changes from one bundle to another, file by file. Law: nothing is told if and only if
-    they are the same.
+    """What changes from one bundle to another, file by file. Law: nothing does if and only if they
+    are the same.
     """
-    found = []
+    changes = []
     for name in sorted({*old, *new}):
         before = old.get(name)
         after = new.get(name)
@@ -233,16 +228,12 @@ def bundle_changes(
         elif after is None:
             change = "removed"
         lines = ((before or b"").splitlines(), (after or b"").splitlines())
-        same = sum(
-            block.size
-            for block in SequenceMatcher(
-                None, *lines, autojunk=False
-            ).get_matching_blocks()
-        )
+        matcher = SequenceMatcher(None, *lines, autojunk=False)
+        same = sum(block.size for block in matcher.get_matching_blocks())
         digest = "" if after is None else bundle_sha256(after)
         removed, added = (len(side) - same for side in lines)
-        found.append(FileChange(change, name, added, removed, digest))
-    return found
+        changes.append(FileChange(change, name, added, removed, digest))
+    return changes
 
 
 def _pyproject(client: str) -> bytes:

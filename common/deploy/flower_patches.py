@@ -22,6 +22,7 @@ import math
 import ssl
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType
@@ -147,7 +148,9 @@ def guard(runtime: ModuleType, keeper: Any, task: str = CLIENT_APP) -> None:
     if missing:
         raise OtherFlower(", ".join(missing))
     for name, wrapper in HOOKS[task].items():
-        setattr(runtime, name, getattr(keeper, wrapper)(getattr(runtime, name)))
+        setattr(
+            runtime, name, partial(getattr(keeper, wrapper), getattr(runtime, name))
+        )
 
 
 def replace_executor(loop: ModuleType, executor: Any, clock: Any = None) -> None:
@@ -240,16 +243,14 @@ def stay_connected(
     sooner.
     """
     made = connection.FleetHttpClient
-    known = all(
-        hasattr(each, "HEARTBEAT_DEFAULT_INTERVAL") for each in (connection, heartbeat)
-    )
+    modules = (connection, heartbeat)
     if (
-        not known
+        not all(hasattr(module, "HEARTBEAT_DEFAULT_INTERVAL") for module in modules)
         or not hasattr(made, "_send")
         or "_client" not in made.close.__code__.co_names
     ):
         raise OtherFlower
-    for module in (connection, heartbeat):
+    for module in modules:
         module.HEARTBEAT_DEFAULT_INTERVAL = HEARTBEAT_S  # type: ignore[attr-defined]
     connection.FleetHttpClient = lasting(made, authority, held)  # type: ignore[attr-defined]
 
@@ -278,9 +279,8 @@ def lasting(made: Any, authority: Path, held: int | None) -> Any:
                 if (now := stamp()) != self._trusted:
                     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
                     context.load_verify_locations(cafile=authority)
-                    self._earlier.append(
-                        self._client
-                    )  # the other thread may be within a request
+                    # the other thread may be within a request
+                    self._earlier.append(self._client)
                     timeout = self._client.timeout
                     self._client = httpx.Client(
                         verify=context, timeout=timeout, follow_redirects=False
@@ -289,8 +289,8 @@ def lasting(made: Any, authority: Path, held: int | None) -> Any:
             return super()._send(*words, **named)
 
         def close(self) -> None:
-            for each in self._earlier:
-                each.close()
+            for client in self._earlier:
+                client.close()
             super().close()
 
         def ActivateNode(self, request: Any) -> Any:  # noqa: N802
@@ -299,9 +299,8 @@ def lasting(made: Any, authority: Path, held: int | None) -> Any:
             except httpx.HTTPStatusError as error:
                 if held is None or error.response.status_code != ALREADY_THERE:
                     raise
-            with contextlib.suppress(
-                httpx.HTTPStatusError
-            ):  # it may have faded just now
+            # it may have faded just now
+            with contextlib.suppress(httpx.HTTPStatusError):
                 self.DeactivateNode(DeactivateNodeRequest(node_id=held))
             return super().ActivateNode(request)
 
@@ -361,18 +360,18 @@ def taken_apart(messages: Sequence[Message]) -> list[Parts]:
     }
     with no_object_id_recompute():
         held = {
-            place: {
+            key: {
                 number: part.deflate()
                 for number, part in get_all_nested_objects(record).items()
             }
-            for place, record in records.items()
+            for key, record in records.items()
         }
         return [
             {
-                **(held[id(each.content)] if each.has_content() else {}),
-                each.object_id: each.deflate(),
+                **(held[id(message.content)] if message.has_content() else {}),
+                message.object_id: message.deflate(),
             }
-            for each in messages
+            for message in messages
         ]
 
 

@@ -50,6 +50,7 @@ class Notice(SignedJson):
     # a later version may tell more, under the same signature
     model_config = ConfigDict(extra="ignore")
     what: ClassVar[str] = "a coordinator's notice"
+    signer: ClassVar[str] = "coordinator"
     format: Literal["ridgeway.notice"] = "ridgeway.notice"
     version: Literal[1] = 1
     coordinator: PublicKey
@@ -58,7 +59,3 @@ class Notice(SignedJson):
     bundles: Annotated[tuple[AnnouncedBundle, ...], Field(max_length=8)] = ()
     roster: Digest | None = None
     handovers: Annotated[tuple[HandOver, ...], Field(max_length=1000)] = ()
-
-    @property
-    def signer(self) -> str:
-        return self.coordinator

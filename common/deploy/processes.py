@@ -62,13 +62,13 @@ FLOWER = {
 def script(name: str) -> str:
     """The path of an installed command, beside this interpreter."""
     folders = (str(Path(sys.executable).parent), sysconfig.get_path("scripts"))
-    found = shutil.which(name, path=os.pathsep.join(folders))
-    if found is None:
+    path = shutil.which(name, path=os.pathsep.join(folders))
+    if path is None:
         raise ProcessError(
             f"the command {name} is not beside {sys.executable}; install"
             " ridgeway[client] or ridgeway[coordinator] there"
         )
-    return found
+    return path
 
 
 def main_of(module: str, *words: object) -> list[str]:
@@ -93,9 +93,8 @@ def flower_environment(home: Path) -> dict[str, str]:
     inherited = {
         key: value for key, value in os.environ.items() if not key.startswith("FLWR_")
     }
-    loopback = ",".join(
-        filter(None, (os.environ.get("NO_PROXY"), "127.0.0.1,localhost"))
-    )
+    excepted = filter(None, (os.environ.get("NO_PROXY"), "127.0.0.1,localhost"))
+    loopback = ",".join(excepted)
     return {
         **inherited,
         **FLOWER,
@@ -317,16 +316,16 @@ def marked_processes(folder: Path) -> list[int]:
     looked into is not ours.
     """
     mark = f"{_MARK}={folder.resolve()}".encode()
-    found: list[int] = []
+    marked_pids: list[int] = []
     try:
         processes = proc().glob("[0-9]*")
     except OSError:
-        return found
+        return []
     for path in processes:
         with contextlib.suppress(OSError):
             if mark in (path / "environ").read_bytes().split(b"\0"):
-                found.append(int(path.name))
-    return [pid for pid in found if pid != os.getpid()]
+                marked_pids.append(int(path.name))
+    return [pid for pid in marked_pids if pid != os.getpid()]
 
 
 def _has_children(pid: int) -> bool:
@@ -345,14 +344,11 @@ def marked(environment: Mapping[str, str], folder: Path) -> dict[str, str]:
 
 def last_words(log: Path) -> str:
     """The last lines of a log, on one line, for an error."""
-    try:
+    text = ""
+    with contextlib.suppress(OSError):
         text = log.read_bytes()[-2000:].decode(errors="replace")
-    except OSError:
-        return "nothing"
-    return (
-        " / ".join(line.strip() for line in text.splitlines() if line.strip())[-600:]
-        or "nothing"
-    )
+    lines = (line.strip() for line in text.splitlines())
+    return " / ".join(filter(None, lines))[-600:] or "nothing"
 
 
 def _signal_group(group: int, number: int) -> bool:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -134,7 +134,7 @@ class TableEncoder:
         """What cards, manifests and the fingerprint say of it beyond its table of tokens."""
         more: dict[str, Any] = {}
         if self.options:
-            more["words"] = self.options.to_json()
+            more["words"] = asdict(self.options)
         if self.sentences:
             more["sentences"] = self.sentences.to_json()
         return more

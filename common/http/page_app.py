@@ -16,7 +16,7 @@ from fastapi import FastAPI, Request, Response
 from starlette.types import ASGIApp
 
 from ridgeway.common.base.errors import InputError, RidgewayError
-from ridgeway.common.base.files import without_place
+from ridgeway.common.base.files import without_folder
 from ridgeway.common.http.access_rules import AccessRules
 from ridgeway.common.http.guard import RequestGuard
 from ridgeway.common.http.http_errors import Problem, add_error_handlers
@@ -60,7 +60,7 @@ def create_page_app(
 
     @app.exception_handler(RidgewayError)
     async def unreadable(request: Request, error: RidgewayError) -> Response:
-        words = without_place(error, parts.folder)
+        words = without_folder(error, parts.folder)
         if isinstance(error, InputError):
             return Problem(404, words, code="not_found").response()
         return Problem(503, words, code="unreadable").response()

@@ -32,7 +32,11 @@ NO_HISTORY = "c8f9df78eda20a975d9a509d07178f4c025acb8e998b340f753b8e8af02ee366"
 SMALLEST_COHORT = 3
 Signature = Annotated[str, Field(pattern=r"^[0-9a-f]{128}$")]
 MemberIndex = int
-"""A member's place in the agreement, from 1 on: where its share of a secret lies."""
+"""A member's position in the agreement, from 1 on: where its share of a secret lies."""
+Members = Collection[MemberIndex]
+Signatures = Mapping[MemberIndex, str]
+Shares = Mapping[MemberIndex, bytes]
+"""By the member that gave a share, or whose secret it is of."""
 
 
 def threshold_for(members: int) -> int:
@@ -87,7 +91,7 @@ class Advert(Record):
 
 class SessionKeys(Protocol):
     """What the steps of a session need of its agreement, once that was checked. Keys stand in the
-    order of places.
+    order of the members.
 
     keys: the members' identities. ciphers: what envelopes to them are encrypted for. masks: for
           each sum.
@@ -150,7 +154,7 @@ class Agreement(Record):
         return tuple(zip(*(advert.masks for advert in self.adverts), strict=True))
 
     @property
-    def places(self) -> range:
+    def indices(self) -> range:
         return range(1, len(self.adverts) + 1)
 
     @property
@@ -165,8 +169,8 @@ class Agreement(Record):
         """How many shares give a secret back."""
         return self.neighbourhood.threshold if self.neighbourhood else self.threshold
 
-    def advert(self, place: MemberIndex) -> Advert:
-        return self.adverts[place - 1]
+    def advert(self, member: MemberIndex) -> Advert:
+        return self.adverts[member - 1]
 
 
 def advert_words(facts: Mapping[str, object], terms: str, round_: str) -> bytes:
@@ -177,14 +181,14 @@ def advert_words(facts: Mapping[str, object], terms: str, round_: str) -> bytes:
 
 def check_agreement(
     agreement: Agreement,
-    own: Advert,
+    advertised: Advert,
     roster: Collection[str],
     smallest: int = SMALLEST_COHORT,
 ) -> None:
     """Raise Refused unless everything about a session is as it must be; called before anything
     secret is sent.
 
-    roster: the keys that this member has pinned. own: what this member advertised for this very
+    roster: the keys that this member has pinned. advertised: what it advertised for this very
             session.
     """
     adverts = agreement.adverts
@@ -198,28 +202,25 @@ def check_agreement(
             "wrong_threshold",
             f"{len(adverts)} members need a threshold of {threshold_for(len(adverts))}",
         )
-    keys = agreement.keys
-    if unknown := set(keys) - set(roster):
+    if unknown := set(agreement.keys) - set(roster):
         raise Refused(
             "not_pinned",
             "the cohort has members that this holder has not pinned",
             unknown,
         )
-    if own not in adverts:
+    if advertised not in adverts:
         raise Refused(
             "swapped_key",
             "the cohort lists keys for this holder that it did not advertise",
         )
+    keys = agreement.keys
     seen = [
         value
         for advert in adverts
         for value in (advert.key, advert.cipher, *advert.masks, *advert.seeds)
     ]
     if len(set(seen)) != len(seen) or list(keys) != sorted(keys):
-        raise Refused(
-            "repeated_key",
-            "duplicate or unsorted keys in the cohort",
-        )
+        raise Refused("repeated_key", "duplicate or unsorted keys in the cohort")
     _ = agreement.is_signed
 
 
@@ -236,21 +237,18 @@ def check_advert(advert: Advert, terms: str, round_: str, sums: int) -> None:
         )
     if len(advert.masks) != sums or len(advert.seeds) != sums:
         raise Refused("malformed", "a member's keys do not match the sums, one per sum")
-    facts = {**vars(advert)}
-    if not is_signed_by(
-        advert.key, facts.pop("signature"), advert_words(facts, terms, round_)
-    ):
+    facts = dict(vars(advert))
+    signature = facts.pop("signature")
+    if not is_signed_by(advert.key, signature, advert_words(facts, terms, round_)):
         raise Refused("bad_advert", "a member's keys are not signed for this round")
 
 
-def place_of(session: SessionKeys, key: str) -> MemberIndex:
+def member_index(session: SessionKeys, key: str) -> MemberIndex:
     """Where a member stands; 0 if it does not."""
     return session.keys.index(key) + 1 if key in session.keys else 0
 
 
-def check_survivors(
-    session: SessionKeys, shared: Collection[MemberIndex], sent: Collection[MemberIndex]
-) -> None:
+def check_survivors(session: SessionKeys, shared: Members, sent: Members) -> None:
     """Raise Refused unless these sets are possible: enough have sent, and all of them have
     shared.
     """
@@ -269,8 +267,8 @@ def check_survivors(
 def survivor_words(
     session: SessionKeys,
     sum_name: str,
-    shared: Collection[MemberIndex],
-    sent: Collection[MemberIndex],
+    shared: Members,
+    sent: Members,
     question: str,
 ) -> bytes:
     """What a member signs before a sum is opened: of whom it is, and what all members were asked
@@ -301,22 +299,22 @@ def lock_words(survivors: bytes) -> bytes:
 
 
 def self_key(
-    session: SessionKeys, sum_name: str, place: MemberIndex, seed: bytes
+    session: SessionKeys, sum_name: str, member: MemberIndex, seed: bytes
 ) -> bytes:
-    return _derived(session, seed, f"own mask {sum_name} {place}", KEY_BYTES)
+    return _derived(session, seed, f"own mask {sum_name} {member}", KEY_BYTES)
 
 
 def pair_key(
     session: SessionKeys,
     sum_name: str,
-    own: MemberIndex,
+    member: MemberIndex,
     other: MemberIndex,
     private: X25519PrivateKey,
 ) -> bytes:
     """The key of the mask that two members share. private: what one of them has advertised the
     other half of.
     """
-    low, high = sorted((own, other))
+    low, high = sorted((member, other))
     public = session.masks[session.lots.index(sum_name)][other - 1]
     return _derived(
         session,
@@ -329,12 +327,12 @@ def pair_key(
 def envelope_key(
     session: SessionKeys,
     secrets: Secrets,
-    own: MemberIndex,
+    member: MemberIndex,
     other: MemberIndex,
     *,
     sender: MemberIndex,
 ) -> bytes:
-    receiver = other if sender == own else own
+    receiver = other if sender == member else member
     shared = _exchanged(secrets.cipher_key, session.ciphers[other - 1])
     return _derived(session, shared, f"envelope {sender} {receiver}", 32)
 
@@ -354,10 +352,7 @@ def _exchanged(private: X25519PrivateKey, public: str) -> bytes:
             X25519PublicKey.from_public_bytes(bytes.fromhex(public))
         )
     except ValueError:
-        raise Refused(
-            "bad_key",
-            "a member uses a low-order X25519 key",
-        ) from None
+        raise Refused("bad_key", "a member uses a low-order X25519 key") from None
 
 
 def private_key(secret: bytes) -> X25519PrivateKey:

@@ -7,7 +7,7 @@ arithmetic: nothing but a completed session makes numbers of it again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -79,27 +79,22 @@ def apply_masks(
     keys: list[tuple[bytes, Operation]] = [(key, np.add) for key in added]
     keys += [(key, np.subtract) for key in subtracted]
     size = max(BLOCK, 2 * -(-len(vector) // (2 * threads)))
+
+    def apply_part(first: int) -> None:
+        """Apply them all to the part that begins with this number, an even one."""
+        part = vector[first : first + size]
+        streams = [(_stream(key, first), operation) for key, operation in keys]
+        zeros = memoryview(bytes(BLOCK * ELEMENT_BYTES))
+        buffer = bytearray(BLOCK * ELEMENT_BYTES + 15)
+        noise = np.frombuffer(buffer, dtype="<u8", count=BLOCK)
+        for start in range(0, len(part), BLOCK):
+            block = part[start : start + BLOCK]
+            for stream, operation in streams:
+                stream.update_into(zeros[: block.nbytes], buffer)
+                operation(block, noise[: len(block)], out=block)
+
     with ThreadPoolExecutor(threads) as pool:
-        each = pool.map if threads > 1 else map
-        list(
-            each(
-                lambda start: _apply(vector[start : start + size], keys, start),
-                range(0, len(vector), size),
-            )
-        )
-
-
-def _apply(vector: Vector, keys: Sequence[tuple[bytes, Operation]], first: int) -> None:
-    """The same for a part of a vector. first: the number that it begins with, an even one."""
-    streams = [(_stream(key, first), operation) for key, operation in keys]
-    zeros = memoryview(bytes(BLOCK * ELEMENT_BYTES))
-    buffer = bytearray(BLOCK * ELEMENT_BYTES + 15)
-    noise = np.frombuffer(buffer, dtype="<u8", count=BLOCK)
-    for start in range(0, len(vector), BLOCK):
-        part = vector[start : start + BLOCK]
-        for stream, operation in streams:
-            stream.update_into(zeros[: part.nbytes], buffer)
-            operation(part, noise[: len(part)], out=part)
+        list(pool.map(apply_part, range(0, len(vector), size)))
 
 
 def _stream(key: bytes, first: int) -> CipherContext:

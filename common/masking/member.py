@@ -11,7 +11,6 @@ session is answered once is for the caller to see to.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from types import MappingProxyType
@@ -30,14 +29,17 @@ from ridgeway.common.masking.agreement import (
     Advert,
     Agreement,
     MemberIndex,
+    Members,
     Secrets,
     SessionKeys,
+    Shares,
+    Signatures,
     advert_words,
     check_survivors,
     envelope_key,
     lock_words,
+    member_index,
     pair_key,
-    place_of,
     private_key,
     public_half,
     seed_digest,
@@ -48,7 +50,7 @@ from ridgeway.common.masking.keystream import Sealed, apply_masks
 from ridgeway.common.masking.neighbourhood import draw
 from ridgeway.common.masking.shares import SHARE_BYTES, Random, split
 
-NO_LOCKS: Mapping[MemberIndex, str] = MappingProxyType({})
+NO_LOCKS: Signatures = MappingProxyType({})
 NONCE = bytes(12)
 """Every envelope has a key of its own, so the nonce need not change."""
 
@@ -91,16 +93,16 @@ class Dealt:
     envelopes: dict[MemberIndex, bytes]
     kept: bytes
 
-    def holders(self, own: MemberIndex) -> set[MemberIndex]:
+    def holders(self, member: MemberIndex) -> set[MemberIndex]:
         """Those that hold the shares, the member itself among them if it kept some."""
-        return {*self.envelopes, own} if self.kept else set(self.envelopes)
+        return {*self.envelopes, member} if self.kept else set(self.envelopes)
 
     def __repr__(self) -> str:
         return f"<Dealt to {len(self.envelopes)}>"
 
 
 def share(
-    agreement: Agreement, secrets: Secrets, own: MemberIndex, random: Random
+    agreement: Agreement, secrets: Secrets, member: MemberIndex, random: Random
 ) -> Dealt:
     """Round 1: shares of every seed and every mask key, encrypted for each other member, or in a
     large cohort for some.
@@ -108,8 +110,8 @@ def share(
     Which ones is drawn here, and nobody else has a say in it.
     """
     sizes = agreement.neighbourhood
-    others = [place for place in agreement.places if place != own]
-    holders = draw(others, sizes.holders, random) if sizes else agreement.places
+    others = [other for other in agreement.indices if other != member]
+    holders = draw(others, sizes.holders, random) if sizes else agreement.indices
     shared = [
         secret
         for pair in zip(secrets.seeds, secrets.masks, strict=True)
@@ -118,28 +120,24 @@ def share(
     parts = [
         split(secret, agreement.share_threshold, holders, random) for secret in shared
     ]
-    dealt = {place: b"".join(part[place] for part in parts) for place in holders}
-    envelopes = {
-        other: (
-            ChaCha20Poly1305(
-                envelope_key(agreement, secrets, own, other, sender=own)
-            ).encrypt(NONCE, content, agreement.id)
-        )
-        for other, content in dealt.items()
-        if other != own
-    }
-    return Dealt(envelopes, dealt.get(own, b""))
+    dealt = {holder: b"".join(part[holder] for part in parts) for holder in holders}
+    kept = dealt.pop(member, b"")
+    envelopes = {}
+    for other, content in dealt.items():
+        key = envelope_key(agreement, secrets, member, other, sender=member)
+        envelopes[other] = ChaCha20Poly1305(key).encrypt(NONCE, content, agreement.id)
+    return Dealt(envelopes, kept)
 
 
 def open_envelope(
     session: SessionKeys,
     secrets: Secrets,
-    own: MemberIndex,
+    member: MemberIndex,
     sender: MemberIndex,
     envelope: bytes,
 ) -> bytes:
     """The shares that another member has sent; raises Refused if anybody has touched them."""
-    key = envelope_key(session, secrets, own, sender, sender=sender)
+    key = envelope_key(session, secrets, member, sender, sender=sender)
     try:
         content = ChaCha20Poly1305(key).decrypt(NONCE, envelope, session.id)
     except InvalidTag:
@@ -156,10 +154,10 @@ def open_envelope(
 def seal(
     session: SessionKeys,
     secrets: Secrets,
-    own: MemberIndex,
+    member: MemberIndex,
     sum_name: str,
-    shared: Collection[MemberIndex],
-    neighbours: Collection[MemberIndex],
+    shared: Members,
+    neighbours: Members,
     vector: NDArray[np.int64],
 ) -> Sealed:
     """Round 2: the vector under this member's own mask and one for every neighbour that has shared
@@ -168,20 +166,19 @@ def seal(
     neighbours: those that this member has dealt to, and those that have dealt to it.
     """
     check_survivors(session, shared, shared)
-    if own not in shared:
+    if member not in shared:
         raise Refused(
             "not_in_cohort",
             "this holder is not among the members that shared, so it may not be summed",
         )
     sealed = vector.astype("<i8", copy=True).view("<u8")
     index = session.lots.index(sum_name)
-    added = [self_key(session, sum_name, own, secrets.seeds[index])]
+    added = [self_key(session, sum_name, member, secrets.seeds[index])]
     subtracted: list[bytes] = []
     private = private_key(secrets.masks[index])
-    for other in sorted(set(shared) & set(neighbours) - {own}):
-        (added if own < other else subtracted).append(
-            pair_key(session, sum_name, own, other, private)
-        )
+    for other in sorted(set(shared) & set(neighbours) - {member}):
+        key = pair_key(session, sum_name, member, other, private)
+        (added if member < other else subtracted).append(key)
     apply_masks(sealed, added, subtracted)
     return Sealed(sealed)
 
@@ -190,8 +187,8 @@ def confirm(
     session: SessionKeys,
     identity: Identity,
     sum_name: str,
-    shared: Collection[MemberIndex],
-    sent: Collection[MemberIndex],
+    shared: Members,
+    sent: Members,
     question: str = "",
     *,
     lock: bool = False,
@@ -203,7 +200,7 @@ def confirm(
           for no other.
     """
     check_survivors(session, shared, sent)
-    if place_of(session, identity.public) not in sent:
+    if member_index(session, identity.public) not in sent:
         raise Refused(
             "declared_dead",
             "this holder is asked to sign a sum that it is not part of",
@@ -214,14 +211,14 @@ def confirm(
 
 def reveal(
     session: SessionKeys,
-    own: MemberIndex,
+    member: MemberIndex,
     sum_name: str,
-    held: Mapping[MemberIndex, bytes],
-    shared: Collection[MemberIndex],
-    sent: Collection[MemberIndex],
-    confirmations: Mapping[MemberIndex, str],
+    held: Shares,
+    shared: Members,
+    sent: Members,
+    confirmations: Signatures,
     question: str = "",
-    locks: Mapping[MemberIndex, str] = NO_LOCKS,
+    locks: Signatures = NO_LOCKS,
 ) -> dict[MemberIndex, bytes]:
     """Round 4: of every member that has sent, the share of its seed; of every other, the share of
     its mask key.
@@ -230,11 +227,11 @@ def reveal(
            one member.
     locks: in a large cohort, the signatures of those that will reveal for no other set. A member's
            own mask comes off only with shares of holders that have seen its confirmation; so each
-           looks at those of whom it holds shares,
-           or at their locks: who has locked a set has signed it.
+           looks at those of whom it holds shares, or at their locks: who has locked a set has
+           signed it.
     """
     check_survivors(session, shared, sent)
-    if own not in sent:
+    if member not in sent:
         raise Refused(
             "declared_dead",
             "this holder is asked to open a sum that it is not part of",
@@ -245,8 +242,8 @@ def reveal(
         if session.neighbourhood
         else set()
     )
-    for place in set(sent) & set(held) - {own} - locked:
-        if not _signs(session, place, confirmations.get(place, ""), words):
+    for other in set(sent) & set(held) - {member} - locked:
+        if not _signs(session, other, confirmations.get(other, ""), words):
             raise Refused(
                 "not_confirmed",
                 "a member of this sum has not signed for its opening",
@@ -261,38 +258,33 @@ def reveal(
             "missing_shares",
             "asked for shares that this holder never received",
         )
-    return {
-        place: _part(session, sum_name, held[place], of_seed=place in sent)
-        for place in sorted(set(shared) & set(held))
-    }
+    start = 2 * SHARE_BYTES * session.lots.index(sum_name)
+    revealed = {}
+    for other in sorted(set(shared) & set(held)):
+        first = start if other in sent else start + SHARE_BYTES
+        revealed[other] = held[other][first : first + SHARE_BYTES]
+    return revealed
 
 
 def _locked(
     session: SessionKeys,
     words: bytes,
-    sent: Collection[MemberIndex],
-    locks: Mapping[MemberIndex, str],
+    sent: Members,
+    locks: Signatures,
 ) -> set[MemberIndex]:
     """Those who have locked a set, up to as many as are needed.
 
     Two sets cannot both be locked by more than two thirds: an honest member would have locked both.
     """
     signed = (
-        place
-        for place in sorted(set(locks) & set(sent))
-        if _signs(session, place, locks[place], words)
+        member
+        for member in sorted(set(locks) & set(sent))
+        if _signs(session, member, locks[member], words)
     )
     return set(islice(signed, session.threshold))
 
 
 def _signs(
-    session: SessionKeys, place: MemberIndex, signature: str, words: bytes
+    session: SessionKeys, member: MemberIndex, signature: str, words: bytes
 ) -> bool:
-    return is_signed_by(session.keys[place - 1], signature, words)
-
-
-def _part(
-    session: SessionKeys, sum_name: str, content: bytes, *, of_seed: bool
-) -> bytes:
-    start = SHARE_BYTES * (2 * session.lots.index(sum_name) + (0 if of_seed else 1))
-    return content[start : start + SHARE_BYTES]
+    return is_signed_by(session.keys[member - 1], signature, words)

@@ -66,13 +66,12 @@ def neighbourhood_for(members: int) -> Neighbourhood | None:
     """The neighbourhoods of a cohort of this size; none if everybody deals to everybody."""
     if members <= COMPLETE:
         return None
-    found = next((sizes for most, sizes in _TABLE if members <= most), None)
-    if found is None:
-        raise Refused(
-            "cohort_too_large",
-            f"{members} members are too many for a masked cohort",
-        )
-    return found
+    for most, neighbourhood in _TABLE:
+        if members <= most:
+            return neighbourhood
+    raise Refused(
+        "cohort_too_large", f"{members} members are too many for a masked cohort"
+    )
 
 
 def draw(others: Sequence[int], holders: int, random: Random) -> tuple[int, ...]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hmac
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -19,6 +19,8 @@ from ridgeway.common.base.operating_system import cores
 from ridgeway.common.masking.agreement import (
     Agreement,
     MemberIndex,
+    Members,
+    Shares,
     pair_key,
     private_key,
     public_half,
@@ -42,21 +44,21 @@ class Opening:
         self,
         agreement: Agreement,
         sum_name: str,
-        holders: Mapping[MemberIndex, Collection[MemberIndex]],
+        holders: Mapping[MemberIndex, Members],
         size: int,
     ) -> None:
         self._agreement = agreement
         self._sum_name = sum_name
-        self._holders = {place: frozenset(each) for place, each in holders.items()}
+        self._holders = {member: frozenset(some) for member, some in holders.items()}
         self._sum: Vector = np.zeros(size, dtype="<u8")
         self.sent: set[MemberIndex] = set()
 
-    def add(self, place: MemberIndex, sealed: Sealed) -> None:
+    def add(self, member: MemberIndex, sealed: Sealed) -> None:
         """Take in one member's sealed vector; a second one, or one of another size, is refused."""
-        if place not in self._holders or place in self.sent:
+        if member not in self._holders or member in self.sent:
             raise Refused(
                 "duplicate",
-                f"member {place} has sent already, or has not shared its secrets",
+                f"member {member} has sent already, or has not shared its secrets",
             )
         if len(sealed) != len(self._sum):
             raise Refused(
@@ -64,12 +66,12 @@ class Opening:
                 f"a sealed vector has {len(sealed)} numbers, not {len(self._sum)}",
             )
         sealed.add_to(self._sum)
-        self.sent.add(place)
+        self.sent.add(member)
 
-    def remove(self, place: MemberIndex, sealed: Sealed) -> None:
+    def remove(self, member: MemberIndex, sealed: Sealed) -> None:
         """Take one member's vector out again: the member fell away before it signed the sum."""
         sealed.take_from(self._sum)
-        self.sent.remove(place)
+        self.sent.remove(member)
 
     def out_of_reach(self) -> list[MemberIndex]:
         """The members whose secrets cannot be put together any more, because too few of their
@@ -77,41 +79,39 @@ class Opening:
         """
         needed = self._agreement.share_threshold
         return [
-            place
-            for place, holders in sorted(self._holders.items())
+            member
+            for member, holders in sorted(self._holders.items())
             if len(holders & self.sent) < needed
         ]
 
-    def total(
-        self, reveals: Mapping[MemberIndex, Mapping[MemberIndex, bytes]]
-    ) -> NDArray[np.int64]:
+    def total(self, reveals: Mapping[MemberIndex, Shares]) -> NDArray[np.int64]:
         """The sum of what was sent; raises Refused if too few shares came, or wrong ones."""
         agreement = self._agreement
         added: list[bytes] = []
         subtracted: list[bytes] = []
         given = by_owner(reveals)
-        for place in sorted(self._holders):
-            secret = self._secret(place, given.get(place, {}))
-            if place in self.sent:
-                subtracted.append(self_key(agreement, self._sum_name, place, secret))
+        for member in sorted(self._holders):
+            secret = self._secret(member, given.get(member, {}))
+            if member in self.sent:
+                subtracted.append(self_key(agreement, self._sum_name, member, secret))
                 continue
             private = private_key(secret)
             # undo the masks with the one who fell away
-            for other in sorted(self._neighbours(place) & self.sent):
-                key = pair_key(agreement, self._sum_name, place, other, private)
-                (added if place < other else subtracted).append(key)
+            for other in sorted(self._neighbours(member) & self.sent):
+                key = pair_key(agreement, self._sum_name, member, other, private)
+                (added if member < other else subtracted).append(key)
         opened = self._sum.copy()
         apply_masks(opened, added, subtracted, cores())
         return opened.view("<i8").astype(np.int64, copy=False)
 
-    def _neighbours(self, place: MemberIndex) -> set[MemberIndex]:
+    def _neighbours(self, member: MemberIndex) -> set[MemberIndex]:
         """Those with whom a member shares masks: who holds its shares, and whose it holds."""
         return {
-            *self._holders[place],
-            *(other for other, holders in self._holders.items() if place in holders),
+            *self._holders[member],
+            *(other for other, holders in self._holders.items() if member in holders),
         }
 
-    def _secret(self, place: MemberIndex, given: Mapping[MemberIndex, bytes]) -> bytes:
+    def _secret(self, member: MemberIndex, given: Shares) -> bytes:
         """A member's seed or mask key, of the shares that others gave out, held against what it
         advertised.
         """
@@ -124,17 +124,17 @@ class Opening:
         for chosen in _selections(list(given), needed):
             with contextlib.suppress(MaskingError):
                 secret = combine({giver: given[giver] for giver in chosen})
-                if self._is_as_advertised(place, secret):
+                if self._is_as_advertised(member, secret):
                     return secret
         raise Refused(
             "wrong_shares",
-            f"the shares of member {place} do not match its advertised key",
+            f"the shares of member {member} do not match its advertised key",
         )
 
-    def _is_as_advertised(self, place: MemberIndex, secret: bytes) -> bool:
-        advert = self._agreement.advert(place)
+    def _is_as_advertised(self, member: MemberIndex, secret: bytes) -> bool:
+        advert = self._agreement.advert(member)
         index = self._agreement.lots.index(self._sum_name)
-        if place in self.sent:
+        if member in self.sent:
             return hmac.compare_digest(seed_digest(secret), advert.seeds[index])
         return hmac.compare_digest(public_half(secret).hex(), advert.masks[index])
 
@@ -146,9 +146,9 @@ def by_owner(
     order.
     """
     turned: dict[MemberIndex, dict[MemberIndex, Part]] = {}
-    for giver, each in sorted(parts.items()):
-        for place, part in each.items():
-            turned.setdefault(place, {})[giver] = part
+    for giver, given in sorted(parts.items()):
+        for owner, part in given.items():
+            turned.setdefault(owner, {})[giver] = part
     return turned
 
 

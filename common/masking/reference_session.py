@@ -21,6 +21,8 @@ from ridgeway.common.masking.agreement import (
     Agreement,
     MemberIndex,
     Secrets,
+    Shares,
+    Signatures,
     check_agreement,
     threshold_for,
 )
@@ -53,7 +55,7 @@ RandomOf = Callable[[str, MemberIndex], Random]
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Transcript:
-    """All that members and coordinator made in a session, by the members' places, and the total in
+    """All that members and coordinator made in a session, by the members' indices, and the total in
     the end.
     """
 
@@ -62,11 +64,11 @@ class Transcript:
     secrets: Mapping[MemberIndex, Secrets]
     dealt: Mapping[MemberIndex, Dealt]
     holders: Mapping[MemberIndex, set[MemberIndex]]
-    held: Mapping[MemberIndex, Mapping[MemberIndex, bytes]]
+    held: Mapping[MemberIndex, Shares]
     sealed: Mapping[MemberIndex, Sealed]
-    confirmations: Mapping[MemberIndex, str]
-    locks: Mapping[MemberIndex, str]
-    reveals: Mapping[MemberIndex, Mapping[MemberIndex, bytes]]
+    confirmations: Signatures
+    locks: Signatures
+    reveals: Mapping[MemberIndex, Shares]
     total: NDArray[np.int64]
 
 
@@ -93,82 +95,99 @@ def masked_sum(
     in_order = sorted(
         zip(members, vectors, strict=True), key=lambda pair: pair[0].public
     )
-    identity = {place: who for place, (who, _) in enumerate(in_order, start=1)}
-    vector = {place: numbers for place, (_, numbers) in enumerate(in_order, start=1)}
+    identity = {member: who for member, (who, _) in enumerate(in_order, start=1)}
+    vector = {member: numbers for member, (_, numbers) in enumerate(in_order, start=1)}
 
     def present(step: Step) -> list[MemberIndex]:
         return [
-            place
-            for place in identity
-            if place not in fallen or _STEPS.index(fallen[place]) > _STEPS.index(step)
+            member
+            for member in identity
+            if member not in fallen or _STEPS.index(fallen[member]) > _STEPS.index(step)
         ]
 
     # 0. Every member makes secrets and signs their public halves; the coordinator shows all of them
     #    to all.
     secrets = {
-        place: new_secrets(len(sum_names), random("secrets", place))
-        for place in identity
+        member: new_secrets(len(sum_names), random("secrets", member))
+        for member in identity
     }
-    agreement = _agreement(identity, secrets, sum_names, round_)
+    adverts = (
+        advertise(secrets[member], who, _TERMS, round_, source_of(who), NO_DOCUMENTS)
+        for member, who in identity.items()
+    )
+    agreement = Agreement(
+        terms=_TERMS,
+        cohort=COHORT,
+        round=round_,
+        lots=sum_names,
+        threshold=threshold_for(len(identity)),
+        adverts=tuple(adverts),
+    )
 
-    # 1. Every member deals its secrets out in shares; the coordinator passes the envelopes on.
+    # 1. Every member checks the agreement against the keys that it has pinned, and deals its
+    #    secrets out in shares, encrypted for each other member, in a large cohort for some that it
+    #    draws; the coordinator passes the envelopes on.
     pinned = [who.public for who in members]
-    dealt = {
-        own: _dealt(agreement, secrets[own], own, pinned, random("shares", own))
-        for own in present("share")
-    }
+    dealt = {}
+    for member in present("share"):
+        check_agreement(agreement, agreement.advert(member), pinned)
+        randomness = random("shares", member)
+        dealt[member] = share(agreement, secrets[member], member, randomness)
     shared = sorted(dealt)
-    holders = {place: dealt[place].holders(place) for place in shared}
+    holders = {member: dealt[member].holders(member) for member in shared}
 
     # 2. Every member opens its envelopes, and seals its vector: a mask of its own, and one with
     #    each that it dealt to or that dealt to it, if that one shared.
-    held = {own: _held(agreement, secrets[own], own, dealt) for own in shared}
+    held = {
+        member: _held(agreement, secrets[member], member, dealt) for member in shared
+    }
     sealed = {
-        own: seal(
+        member: seal(
             agreement,
-            secrets[own],
-            own,
+            secrets[member],
+            member,
             sum_name,
             shared,
-            {*holders[own], *held[own]},
-            vector[own],
+            {*holders[member], *held[member]},
+            vector[member],
         )
-        for own in shared
+        for member in shared
     }
 
     # 3. The coordinator adds up what reaches it: masks in pairs cancel, except with those who fall
     #    away here.
     opening = Opening(agreement, sum_name, holders, len(vector[1]))
-    for place in present("send"):
-        opening.add(place, sealed[place])
+    for member in present("send"):
+        opening.add(member, sealed[member])
 
-    # 4. Every sender signs who has shared and who has sent; 5. in a large cohort, those who are
-    #    left lock that sum.
-    signing = {place: identity[place] for place in present("confirm")}
+    # 4. Every sender signs who has shared and who has sent.
+    signing = {member: identity[member] for member in present("confirm")}
     confirmations = _signed(agreement, signing, sum_name, shared, opening, sealed)
     sent = sorted(opening.sent)
-    locks = _locked(
-        agreement,
-        {place: identity[place] for place in present("open")},
-        sum_name,
-        shared,
-        sent,
-    )
+
+    # 5. In a large cohort, where a member's shares lie with fewer than two thirds, every member
+    #    that is left signs that it will open no other sum, and opens this one once more than two
+    #    thirds have.
+    locks = {
+        member: confirm(agreement, identity[member], sum_name, shared, sent, lock=True)
+        for member in present("open")
+        if agreement.neighbourhood and member in sent
+    }
 
     # 6. Members give out the share of each signer's own mask, and of the pair masks of those who
     #    shared and are not in the sum; the coordinator takes these masks off.
     reveals = {
-        place: reveal(
+        member: reveal(
             agreement,
-            place,
+            member,
             sum_name,
-            held[place],
+            held[member],
             shared,
             sent,
             confirmations,
             locks=locks,
         )
-        for place in present("open")
+        for member in present("open")
     }
     total = opening.total(reveals)
     return Transcript(
@@ -186,56 +205,20 @@ def masked_sum(
     )
 
 
-def _agreement(
-    identity: Mapping[MemberIndex, Identity],
-    secrets: Mapping[MemberIndex, Secrets],
-    sum_names: tuple[str, ...],
-    round_: str,
-) -> Agreement:
-    """What all members advertise, as the coordinator shows it to each of them."""
-    adverts = (
-        advertise(secrets[place], who, _TERMS, round_, source_of(who), NO_DOCUMENTS)
-        for place, who in identity.items()
-    )
-    threshold = threshold_for(len(identity))
-    return Agreement(
-        terms=_TERMS,
-        cohort=COHORT,
-        round=round_,
-        lots=sum_names,
-        threshold=threshold,
-        adverts=tuple(adverts),
-    )
-
-
-def _dealt(
-    agreement: Agreement,
-    secrets: Secrets,
-    own: MemberIndex,
-    pinned: Sequence[str],
-    random: Random,
-) -> Dealt:
-    """A member's shares, after it has checked the agreement against the keys that it has pinned.
-    They are encrypted for each other member; in a large cohort, for some that it draws.
-    """
-    check_agreement(agreement, agreement.advert(own), pinned)
-    return share(agreement, secrets, own, random)
-
-
 def _held(
     agreement: Agreement,
     secrets: Secrets,
-    own: MemberIndex,
+    member: MemberIndex,
     dealt: Mapping[MemberIndex, Dealt],
 ) -> dict[MemberIndex, bytes]:
     """The shares that a member has: what it kept of its own, and what was in the envelopes that it
     got.
     """
-    held = {own: dealt[own].kept} if dealt[own].kept else {}
+    held = {member: dealt[member].kept} if dealt[member].kept else {}
     for other, theirs in dealt.items():
-        if own in theirs.envelopes:
+        if member in theirs.envelopes:
             held[other] = open_envelope(
-                agreement, secrets, own, other, theirs.envelopes[own]
+                agreement, secrets, member, other, theirs.envelopes[member]
             )
     return held
 
@@ -247,7 +230,7 @@ def _signed(
     shared: Sequence[MemberIndex],
     opening: Opening,
     sealed: Mapping[MemberIndex, Sealed],
-) -> dict[MemberIndex, str]:
+) -> Signatures:
     """The signatures under the sum of those who sent, so that all of them open the same.
 
     It opens only if everybody in it has signed: whoever does not is taken out, and the others sign
@@ -256,33 +239,14 @@ def _signed(
     while True:
         sent = sorted(opening.sent)
         signatures = {
-            place: confirm(agreement, who, sum_name, shared, sent)
-            for place, who in signing.items()
-            if place in sent
+            member: confirm(agreement, who, sum_name, shared, sent)
+            for member, who in signing.items()
+            if member in sent
         }
         if len(signatures) == len(sent):
             return signatures
-        for place in set(sent) - set(signatures):
-            opening.remove(place, sealed[place])
-
-
-def _locked(
-    agreement: Agreement,
-    opening: Mapping[MemberIndex, Identity],
-    sum_name: str,
-    shared: Sequence[MemberIndex],
-    sent: Sequence[MemberIndex],
-) -> dict[MemberIndex, str]:
-    """The locks of a large cohort, where a member's shares lie with fewer than two thirds: each
-    member signs that it will open no other sum, and opens this one once more than two thirds have.
-    """
-    signing = (
-        [place for place in opening if place in sent] if agreement.neighbourhood else []
-    )
-    return {
-        place: confirm(agreement, opening[place], sum_name, shared, sent, lock=True)
-        for place in signing
-    }
+        for member in set(sent) - set(signatures):
+            opening.remove(member, sealed[member])
 
 
 def source_of(member: Identity) -> str:

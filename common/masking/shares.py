@@ -18,35 +18,35 @@ PRIME = (1 << 256) + 297
 
 SECRET_BYTES = 32
 SHARE_BYTES = 33
-PLACE_BYTES = 2
+INDEX_BYTES = 2
 
 Random = Callable[[int], bytes]
 """Gives as many random bytes as it is asked for: `secrets.token_bytes`, or fixed ones in tests."""
 
 
 def split(
-    secret: bytes, threshold: int, places: Sequence[int], random: Random
+    secret: bytes, threshold: int, indices: Sequence[int], random: Random
 ) -> dict[int, bytes]:
-    """One share for each place. Places are distinct and positive: a share at 0 would be the
+    """One share for each index. Indices are distinct and positive: a share at 0 would be the
     secret.
     """
     if len(secret) != SECRET_BYTES:
         raise MaskingError(f"a secret has {SECRET_BYTES} bytes, not {len(secret)}")
     if (
-        not 1 <= threshold <= len(places)
-        or len(set(places)) != len(places)
-        or min(places) < 1
+        not 1 <= threshold <= len(indices)
+        or len(set(indices)) != len(indices)
+        or min(indices) < 1
     ):
         raise MaskingError(
-            f"a threshold of {threshold} does not fit {len(places)} shares"
+            f"a threshold of {threshold} does not fit {len(indices)} shares"
         )
     coefficients = [
         int.from_bytes(secret, "big"),
         *(_field_element(random) for _ in range(threshold - 1)),
     ]
     return {
-        place: _evaluate(coefficients, place).to_bytes(SHARE_BYTES, "big")
-        for place in places
+        index: _evaluate(coefficients, index).to_bytes(SHARE_BYTES, "big")
+        for index in indices
     }
 
 
@@ -54,10 +54,10 @@ def combine(shares: Mapping[int, bytes]) -> bytes:
     """The secret of at least `threshold` shares; of fewer, or of wrong ones, something else or an
     error.
     """
-    points = {place: int.from_bytes(share, "big") for place, share in shares.items()}
+    points = {index: int.from_bytes(share, "big") for index, share in shares.items()}
     if (
         not points
-        or any(place < 1 for place in points)
+        or any(index < 1 for index in points)
         or any(value >= PRIME for value in points.values())
     ):
         raise MaskingError("not shares of a secret")
@@ -74,21 +74,21 @@ def combine(shares: Mapping[int, bytes]) -> bytes:
     return secret.to_bytes(SECRET_BYTES, "big")
 
 
-def pack_by_place(parts: Mapping[int, bytes]) -> bytes:
-    """Parts that are sent together, in the order of the places that stand before them."""
+def pack_by_member(parts: Mapping[int, bytes]) -> bytes:
+    """Parts that are sent together, in the order of the indices that stand before them."""
     return b"".join(
-        place.to_bytes(PLACE_BYTES, "big") + part
-        for place, part in sorted(parts.items())
+        index.to_bytes(INDEX_BYTES, "big") + part
+        for index, part in sorted(parts.items())
     )
 
 
-def unpack_by_place(content: bytes | memoryview, size: int) -> dict[int, bytes]:
+def unpack_by_member(content: bytes | memoryview, size: int) -> dict[int, bytes]:
     """The inverse, for parts of one size; raises MaskingError unless all are whole and in order."""
     whole = bytes(content)
-    step = PLACE_BYTES + size
+    step = INDEX_BYTES + size
     entries = [whole[start : start + step] for start in range(0, len(whole), step)]
     parts = {
-        int.from_bytes(entry[:PLACE_BYTES], "big"): entry[PLACE_BYTES:]
+        int.from_bytes(entry[:INDEX_BYTES], "big"): entry[INDEX_BYTES:]
         for entry in entries
     }
     if len(whole) % step or len(parts) != len(entries) or list(parts) != sorted(parts):
@@ -96,33 +96,31 @@ def unpack_by_place(content: bytes | memoryview, size: int) -> dict[int, bytes]:
     return parts
 
 
-def _evaluate(coefficients: Sequence[int], place: int) -> int:
+def _evaluate(coefficients: Sequence[int], index: int) -> int:
     value = 0
-    # places are small, so one division at the end costs least
+    # indices are small, so one division at the end costs least
     for coefficient in reversed(coefficients):
-        value = value * place + coefficient
+        value = value * index + coefficient
     return value % PRIME
 
 
 @lru_cache(maxsize=2048)
-def _weights(places: tuple[int, ...]) -> tuple[int, ...]:
-    """Lagrange's basis polynomials of these places, at 0; the same places come again for every
+def _weights(indices: tuple[int, ...]) -> tuple[int, ...]:
+    """Lagrange's basis polynomials of these indices, at 0; the same indices come again for every
     secret of a session.
     """
-    above = prod(places)
+    above = prod(indices)
     below = [
-        place * prod(other - place for other in places if other != place) % PRIME
-        for place in places
+        index * prod(other - index for other in indices if other != index) % PRIME
+        for index in indices
     ]
-    before = list(
-        accumulate(below, lambda product, each: product * each % PRIME, initial=1)
-    )
+    before = list(accumulate(below, lambda one, other: one * other % PRIME, initial=1))
     inverse = pow(before[-1], -1, PRIME)
     weights = []
     # one inversion for all of them
-    for product, each in zip(reversed(before[:-1]), reversed(below), strict=True):
+    for product, factor in zip(reversed(before[:-1]), reversed(below), strict=True):
         weights.append(above * product * inverse % PRIME)
-        inverse = inverse * each % PRIME
+        inverse = inverse * factor % PRIME
     return tuple(reversed(weights))
 
 

@@ -54,7 +54,7 @@ MATHEMATICS = tuple(
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class TextFolders:
     """Where this machine keeps what is harvested; a folder that is missing is an empty one.
 
     library:  Python's standard library.
@@ -81,14 +81,14 @@ class Document:
         return _digest(self.key)
 
 
-def this_machine() -> Places:
+def this_machine() -> TextFolders:
     """The places that the running Python knows of."""
     installed = (
         Path(entry)
         for entry in sys.path
         if Path(entry).name in ("site-packages", "dist-packages")
     )
-    return Places(
+    return TextFolders(
         library=Path(sysconfig.get_path("stdlib")),
         headers=Path(sysconfig.get_path("include")),
         packages=tuple(dict.fromkeys(installed)),
@@ -96,19 +96,19 @@ def this_machine() -> Places:
     )
 
 
-def built_in_text(places: Places) -> dict[str, list[str]]:
+def built_in_text(folders: TextFolders) -> dict[str, list[str]]:
     """Pieces of every kind of text that there is; a kind that this machine lacks is left out."""
     kinds = {
-        "headers": headers(places),
-        "licences": licences(places),
+        "headers": headers(folders),
+        "licences": licences(folders),
         "mathematics": read_documents(
-            files_below(places.packages, MATHEMATICS), docstrings
+            files_below(folders.packages, MATHEMATICS), docstrings
         ),
-        "reference": reference(places),
-        "sources": sources(places),
+        "reference": reference(folders),
+        "sources": sources(folders),
     }
-    found = {kind: list(_first_pieces(documents)) for kind, documents in kinds.items()}
-    return {kind: texts for kind, texts in found.items() if texts}
+    texts = {kind: list(_first_pieces(documents)) for kind, documents in kinds.items()}
+    return {kind: pieces for kind, pieces in texts.items() if pieces}
 
 
 def _first_pieces(documents: Iterable[Document]) -> Iterator[str]:
@@ -121,45 +121,44 @@ def _first_pieces(documents: Iterable[Document]) -> Iterator[str]:
             return
 
 
-def headers(places: Places) -> Iterator[Document]:
+def headers(folders: TextFolders) -> Iterator[Document]:
     """The C headers of Python and NumPy, of PyTorch where it is."""
     return read_documents(
         {
-            **files_below([places.headers], ["**/*.h"]),
-            **files_below(places.packages, HEADERS),
+            **files_below([folders.headers], ["**/*.h"]),
+            **files_below(folders.packages, HEADERS),
         }
     )
 
 
-def sources(places: Places) -> Iterator[Document]:
+def sources(folders: TextFolders) -> Iterator[Document]:
     """The source of the standard library's public modules."""
-    return read_documents(files_below([places.library], ["**/[!_]*.py"]))
+    return read_documents(files_below([folders.library], ["**/[!_]*.py"]))
 
 
-def licences(places: Places) -> Iterator[Document]:
+def licences(folders: TextFolders) -> Iterator[Document]:
     """The licences of Python, of installed packages and of the system."""
     packaged = files_below(
-        places.packages, ["*.dist-info/**/*", "setuptools/_vendor/*.dist-info/**/*"]
+        folders.packages, ["*.dist-info/**/*", "setuptools/_vendor/*.dist-info/**/*"]
     )
     licences = {key: path for key, path in packaged.items() if LICENCE.match(path.name)}
     return read_documents(
         {
-            **files_below([places.library], ["LICENSE.txt"]),
+            **files_below([folders.library], ["LICENSE.txt"]),
             **licences,
-            **files_below([places.licences], ["*"]),
+            **files_below([folders.licences], ["*"]),
         }
     )
 
 
-def reference(places: Places) -> Iterator[Document]:
+def reference(folders: TextFolders) -> Iterator[Document]:
     """The topics of Python's language reference, as its own help shows them."""
     for source in read_documents(
-        {"topics": places.library / "pydoc_data" / "topics.py"}
+        {"topics": folders.library / "pydoc_data" / "topics.py"}
     ):
-        found = topics(source.text)
-        yield from (
-            Document(name, _tidy(found[name])) for name in sorted(found, key=_digest)
-        )
+        texts = topics(source.text)
+        for name in sorted(texts, key=_digest):
+            yield Document(name, _tidy(texts[name]))
 
 
 # From files to documents
@@ -232,10 +231,10 @@ def topics(source: str) -> dict[str, str]:
     values = (
         node.value for node in _parsed(source).body if isinstance(node, ast.Assign)
     )
-    found: dict[str, str] = next(
+    texts: dict[str, str] = next(
         (ast.literal_eval(value) for value in values if isinstance(value, ast.Dict)), {}
     )
-    return found
+    return texts
 
 
 def _parsed(source: str) -> ast.Module:

@@ -30,14 +30,14 @@ def discrete_gaussian(
     """So many independent numbers of a discrete Gaussian whose parameter σ is `sigma`."""
     if not 1 <= sigma <= MAX_SIGMA:
         raise ValueError(f"σ must be between 1 and 2^48, not {sigma}")
-    found = [np.empty(0, np.int64)]
+    drawn_parts = [np.empty(0, np.int64)]
     left = count
     while left > 0:
         drawn = _laplace(sigma, 8 * left // 5 + 16, draw)
         kept = drawn[_is_kept(drawn, sigma, draw)][:left]
-        found.append(kept)
+        drawn_parts.append(kept)
         left -= len(kept)
-    return np.concatenate(found)
+    return np.concatenate(drawn_parts)
 
 
 def _laplace(scale: int, count: int, draw: Randomness) -> _Integers:
@@ -66,12 +66,12 @@ def _is_kept(drawn: _Integers, sigma: int, draw: Randomness) -> Flags:
         (whole, ((rest, sigma),)),
     ):
         tossed = 0
-        while (places := np.flatnonzero(times[alive] > tossed)).size:
-            tossing = alive[places]
+        while (indices := np.flatnonzero(times[alive] > tossed)).size:
+            tossing = alive[indices]
             fell = _exponential(
                 draw, len(tossing), *((number[tossing], by) for number, by in parts)
             )
-            alive = np.delete(alive, places[~fell])
+            alive = np.delete(alive, indices[~fell])
             tossed += 1
     kept = np.zeros(len(drawn), bool)
     kept[alive] = True
@@ -113,13 +113,13 @@ def _below(bound: int, count: int, draw: Randomness) -> _Integers:
     if not bits:
         return np.zeros(count, np.int64)
     kind = np.dtype(f"<u{next(size for size in (1, 2, 4, 8) if bits <= 8 * size)}")
-    found = [np.empty(0, np.int64)]
+    drawn_parts = [np.empty(0, np.int64)]
     left = count
     while left > 0:
         words = np.frombuffer(draw(left * kind.itemsize), kind) & kind.type(
             (1 << bits) - 1
         )
         fitting = words[words < bound].astype(np.int64)
-        found.append(fitting)
+        drawn_parts.append(fitting)
         left -= len(fitting)
-    return np.concatenate(found)
+    return np.concatenate(drawn_parts)

@@ -12,13 +12,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ridgeway.common.base.errors import BoundExceeded
 from ridgeway.common.base.files import sha256
 from ridgeway.common.privacy.document_vectors import VECTOR_LENGTH
+from ridgeway.common.privacy.public_prior import Integers
 
-Integers = NDArray[np.int64]
 PrivacyMode = Literal["columns", "full"]
 
 UNIT = 1 << 16

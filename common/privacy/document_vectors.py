@@ -54,7 +54,7 @@ def document_vectors(
     lengths: Integers,
     encoder_table: NDArray[np.int16],
     sentences: SentenceFeatures | None = None,
-) -> NDArray[np.int64]:
+) -> Integers:
     """One row of integers for each document, whose ids stand in one row, `lengths` of them each.
 
     A document without tokens, or one that the prior sees nothing of, is a row of zeros.
@@ -69,12 +69,13 @@ def document_vectors(
     rows = np.empty((len(lengths), prior.width), dtype=np.int64)
     for start in range(0, len(lengths), BLOCK_DOCUMENTS):
         block = slice(start, min(start + BLOCK_DOCUMENTS, len(lengths)))
-        own = ids[starts[block.start] : starts[block.stop]], lengths[block]
-        found = _of_tokens(prior.tokens, *own, encoder_table)
+        documents = ids[starts[block.start] : starts[block.stop]], lengths[block]
+        vectors = _of_tokens(prior.tokens, *documents, encoder_table)
         if sentences and prior.sentences:
-            read = _of_sentences(prior.sentences, *own, sentences)
-            found = unit_rows(np.hstack([TOKENS_SHARE * found, SENTENCES_SHARE * read]))
-        rows[block] = found
+            read = _of_sentences(prior.sentences, *documents, sentences)
+            both = [TOKENS_SHARE * vectors, SENTENCES_SHARE * read]
+            vectors = unit_rows(np.hstack(both))
+        rows[block] = vectors
     return rows
 
 
@@ -95,8 +96,9 @@ def _of_sentences(
     # a short document is its own beginning
     long = lengths > _BEGINNING_TOKENS
     if long.any():
-        own = ids[np.repeat(long, lengths)], lengths[long]
-        first = first_tokens(*own, _BEGINNING_TOKENS)
+        first = first_tokens(
+            ids[np.repeat(long, lengths)], lengths[long], _BEGINNING_TOKENS
+        )
         begun[long] = unit_rows(whitening.whitened(*sentences.vector_sums(*first)))
     return unit_rows(whole + begun)
 
@@ -109,13 +111,13 @@ def unit_rows(rows: Integers) -> Integers:
     shift = bits.astype(np.int64)[:, None] - short
     sizes = (np.abs(rows) >> np.maximum(shift, 0)) << np.maximum(-shift, 0)
     norms = _roots_rounded_up(np.square(sizes).sum(axis=1))
-    found = np.sign(rows) * (VECTOR_LENGTH * sizes // np.maximum(norms, 1)[:, None])
-    if np.square(found).sum(axis=1).max(initial=0) > VECTOR_LENGTH**2:
+    vectors = np.sign(rows) * (VECTOR_LENGTH * sizes // np.maximum(norms, 1)[:, None])
+    if np.square(vectors).sum(axis=1).max(initial=0) > VECTOR_LENGTH**2:
         raise BoundExceeded(
             "a document's vector is longer than its bound; nothing was summed. Report "
             "this bug"
         )
-    return np.asarray(found)
+    return np.asarray(vectors)
 
 
 def _roots_rounded_up(squares: Integers) -> Integers:

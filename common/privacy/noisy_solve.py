@@ -25,9 +25,8 @@ from ridgeway.common.privacy.document_vectors import (
     TOKENS_SHARE,
     VECTOR_LENGTH,
 )
-from ridgeway.common.privacy.public_prior import PublicPrior, Whitening
+from ridgeway.common.privacy.public_prior import Integers, PublicPrior, Whitening
 
-Integers = NDArray[np.int64]
 Matrix = NDArray[np.float64]
 Sums = Integers | Matrix
 
@@ -84,8 +83,8 @@ def solve_columns(
                      each of their numbers.
     scale: the encoder's.
     """
-    found = noisy_means("columns", columns, counts, sigma_squared)
-    return _weights(found, np.eye(prior.width) / prior.width, prior, scale)
+    noisy = noisy_means("columns", columns, counts, sigma_squared)
+    return _weights(noisy, np.eye(prior.width) / prior.width, prior, scale)
 
 
 @one_blas_thread()
@@ -96,7 +95,7 @@ def solve_full(
     sigma_squared: float,
     prior: PublicPrior,
     scale: float,
-    shares: float = 1.0,
+    shares: float,
 ) -> Matrix:
     """The same where the sum of all documents' products vvᵀ was opened too, from which comes how
     they vary.
@@ -104,11 +103,10 @@ def solve_full(
     shares: by what the variance of the noise on products, which members draw together, is above
             `sigma_squared`.
     """
-    found = noisy_means("full", columns, counts, sigma_squared)
+    noisy = noisy_means("full", columns, counts, sigma_squared)
     noise = math.sqrt(sigma_squared * shares) / VECTOR_LENGTH**2
-    return _weights(
-        found, _within(products / VECTOR_LENGTH**2, found, noise), prior, scale
-    )
+    within = _within(products / VECTOR_LENGTH**2, noisy, noise)
+    return _weights(noisy, within, prior, scale)
 
 
 def noisy_means(
@@ -124,42 +122,40 @@ def noisy_means(
     )
 
 
-def means_apart(found: NoisyMeans) -> Matrix:
+def means_apart(noisy: NoisyMeans) -> Matrix:
     """Means relative to their centre, drawn to it by what noise explains of their differences
     (James and Stein).
 
     Something always remains: directions that are mostly noise still say more than none.
     """
-    apart = found.means - found.means.mean(axis=0)
-    seen = np.square(apart).sum()
-    expected = found.variances.mean() * (len(apart) - 1) * apart.shape[1]
-    return np.asarray(
-        apart * max(LEAST_KEPT, 1 - expected / max(seen, np.finfo(np.float64).tiny))
-    )
+    apart = noisy.means - noisy.means.mean(axis=0)
+    noise = noisy.variances.mean() * (len(apart) - 1) * apart.shape[1]
+    return _shrunk(apart, noise, LEAST_KEPT)
 
 
-def _centre(found: NoisyMeans) -> Matrix:
+def _centre(noisy: NoisyMeans) -> Matrix:
     """The domains' common mean, drawn to the prior's by what noise explains of it."""
-    centre = found.means.mean(axis=0)
-    expected = len(centre) * found.variances.mean() / len(found.means)
-    return np.asarray(
-        centre
-        * max(
-            0.0, 1 - expected / max(np.square(centre).sum(), np.finfo(np.float64).tiny)
-        )
-    )
+    centre = noisy.means.mean(axis=0)
+    noise = len(centre) * noisy.variances.mean() / len(noisy.means)
+    return _shrunk(centre, noise, 0.0)
 
 
-def _within(products: Matrix, found: NoisyMeans, noise: float) -> Matrix:
+def _shrunk(values: Matrix, noise: float, least: float) -> Matrix:
+    """Values without the share of their squares' sum that noise has; `least` of them remains."""
+    seen = max(np.square(values).sum(), np.finfo(np.float64).tiny)
+    return np.asarray(values * max(least, 1 - noise / seen))
+
+
+def _within(products: Matrix, noisy: NoisyMeans, noise: float) -> Matrix:
     """How documents vary around their domain's mean: symmetric, positive definite, and plain where
     noise is large.
     """
-    shares = found.documents / found.documents.sum()
-    total = found.documents.sum()
+    total = noisy.documents.sum()
+    shares = noisy.documents / total
     width = len(products)
-    spread = products / total - (found.means * shares[:, None]).T @ found.means
+    spread = products / total - (noisy.means * shares[:, None]).T @ noisy.means
     # what the noise of the means has taken away
-    spread[np.diag_indices(width)] += (shares * found.variances).sum()
+    spread[np.diag_indices(width)] += (shares * noisy.variances).sum()
     values, vectors = np.linalg.eigh((spread + spread.T) / 2)
     level = float(np.clip(values.mean(), LEAST_SPREAD / width, 1 / width))
     # the largest eigenvalue of noise alone: Wigner's semicircle
@@ -172,7 +168,7 @@ def _within(products: Matrix, found: NoisyMeans, noise: float) -> Matrix:
 
 
 def _weights(
-    found: NoisyMeans, within: Matrix, prior: PublicPrior, scale: float
+    noisy: NoisyMeans, within: Matrix, prior: PublicPrior, scale: float
 ) -> Matrix:
     """Least squares to one-hot targets, for domains of equal weight with these means and this
     variation.
@@ -182,15 +178,15 @@ def _weights(
     """
     from scipy.linalg import solve
 
-    apart = means_apart(found)
-    domains = len(found.means)
-    varied = within + np.eye(len(within)) * found.variances.mean()
+    apart = means_apart(noisy)
+    domains = len(noisy.means)
+    varied = within + np.eye(len(within)) * noisy.variances.mean()
     directions = solve(domains * varied + apart.T @ apart, apart.T, assume_a="pos")
     # at the centre all domains are alike
-    bias = 1 / domains - _centre(found) @ directions
+    bias = 1 / domains - _centre(noisy) @ directions
     weights = []
-    for share, block, own in split(directions, prior):
-        folded = share * block.scaled.T @ own / TYPICAL_LENGTH
+    for share, block, rows in split(directions, prior):
+        folded = share * block.scaled.T @ rows / TYPICAL_LENGTH
         bias = bias - block.centre @ folded
         weights.append(folded / scale)
     return np.vstack([*weights, bias])

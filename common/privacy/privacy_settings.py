@@ -62,11 +62,11 @@ class Privacy(Record):
         The noise of those members who surely add it, honest ones in a sum that opens, is all of σ.
         """
         sure = surely_noised(members)
-        own, products = (
+        sums, products = (
             math.isqrt((sigma**2 - 1) // sure) + 1
             for sigma in (self.sigma, self.product_sigma)
         )
-        return own, products
+        return sums, products
 
     def facts(self) -> dict[str, Any]:
         """What a release's manifest says of it."""

@@ -42,13 +42,11 @@ def solve_private(
         rows = slice(0, prior.width)
         columns = total.cross[rows] / length
         counts = total.cross[-1]
-        own = variance / length**2
+        known = columns, counts, variance / length**2, prior, encoder.scale
         if privacy.mode == "columns":
-            return solve_columns(columns, counts, own, prior, encoder.scale)
+            return solve_columns(*known)
         products = total.gram[rows, rows] / length**2
-        return solve_full(
-            products, columns, counts, own, prior, encoder.scale, shares / length**2
-        )
+        return solve_full(products, *known, shares / length**2)
 
     whole = solved(prior, 1.0)
     if not prior.sentences:

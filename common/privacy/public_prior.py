@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,8 @@ Floats = NDArray[np.float64]
 
 _FORMAT = "ridgeway.prior"
 _VERSION = 1
+_PREFIXES = ("", "sentence_")
+"""What stands before the names of a whitening's numbers: that of tokens, that of sentences."""
 MEAN_BITS = 8
 """A document's mean embedding is rounded to this many binary places of the table's unit."""
 
@@ -142,7 +145,7 @@ class Whitening:
         return np.asarray((apart @ self.matrix.T.astype(np.float64)).astype(np.int64))
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class PublicPrior:
     """How the tokens of documents are whitened, and their sentences, if the encoder reads them.
 
@@ -152,14 +155,12 @@ class PublicPrior:
     encoder: str
     tokens: Whitening
     sentences: Whitening | None = None
-    fingerprint: str = field(init=False)
 
-    def __post_init__(self) -> None:
+    @cached_property
+    def fingerprint(self) -> str:
         shape = canonical_json({"version": _VERSION} | self.facts())
         numbers = (number for block in self.blocks for number in block.numbers)
-        object.__setattr__(
-            self, "fingerprint", sha256(_FORMAT.encode(), shape, *numbers)
-        )
+        return sha256(_FORMAT.encode(), shape, *numbers)
 
     @property
     def blocks(self) -> tuple[Whitening, ...]:
@@ -171,10 +172,11 @@ class PublicPrior:
 
     def facts(self) -> dict[str, Any]:
         """What it says beside its numbers."""
-        facts = {"encoder": self.encoder, "scale_bits": self.tokens.scale_bits}
-        if self.sentences:
-            facts["sentence_scale_bits"] = self.sentences.scale_bits
-        return facts
+        bits = {
+            f"{prefix}scale_bits": block.scale_bits
+            for prefix, block in zip(_PREFIXES, self.blocks, strict=False)
+        }
+        return {"encoder": self.encoder, **bits}
 
     def must_fit(self, encoder: TableEncoder) -> None:
         """Raise unless the prior was made with this encoder."""
@@ -205,14 +207,18 @@ def make_prior(encoder: TableEncoder, groups: Sequence[Sequence[str]]) -> Public
     few = [text for group in groups if len(group) < MIN_GROUP_TEXTS for text in group]
     means = [
         _means(encoder, group)
-        for group in (*(each for each in groups if len(each) >= MIN_GROUP_TEXTS), few)
+        for group in (
+            *(group for group in groups if len(group) >= MIN_GROUP_TEXTS),
+            few,
+        )
     ]
-    means = [group for group in means if len(group)]
+    means = [vectors for vectors in means if len(vectors)]
     if not means:
         raise InputError("no text for a prior; give a folder of public text")
-    centre = np.mean([group.mean(axis=0) for group in means], axis=0)
+    centre = np.mean([vectors.mean(axis=0) for vectors in means], axis=0)
     within = sum(
-        (each - each.mean(axis=0)).T @ (each - each.mean(axis=0)) for each in means
+        (vectors - vectors.mean(axis=0)).T @ (vectors - vectors.mean(axis=0))
+        for vectors in means
     ) / sum(map(len, means))
     whitening = _inverse_root(within + _token_covariance(encoder) / TOKENS_PER_TEXT)
     tokens = _rounded(centre, whitening / np.sqrt(len(centre)))
@@ -260,14 +266,14 @@ def token_sums(ids: Ids, lengths: Integers, table: NDArray[np.int16]) -> Integer
     """
     from scipy.sparse import csr_array
 
-    used, places = np.unique(ids, return_inverse=True)
+    used, columns = np.unique(ids, return_inverse=True)
     chunks = np.maximum(1, -(-lengths // MAX_CHUNK_TOKENS))
     first = np.concatenate([[0], np.cumsum(chunks)])
     order = np.arange(first[-1]) - np.repeat(first[:-1], chunks)
     ends = np.repeat(np.cumsum(lengths) - lengths, chunks) + order * MAX_CHUNK_TOKENS
     bounds = np.append(ends, len(ids))
     picks = csr_array(
-        (np.ones(len(ids), np.int32), places, bounds), shape=(len(ends), len(used))
+        (np.ones(len(ids), np.int32), columns, bounds), shape=(len(ends), len(used))
     )
     parts = np.asarray(picks @ table[used].astype(np.int32), dtype=np.int64)
     return (
@@ -308,14 +314,16 @@ def _rounded(centre: Floats, whitening: Floats) -> Whitening:
 
 
 def prior_bytes(prior: PublicPrior) -> bytes:
-    header = {**_header(prior), "fingerprint": prior.fingerprint}
-    parts: dict[str, NDArray[Any]] = {
-        "mean": prior.tokens.mean,
-        "whitening": prior.tokens.matrix,
+    header = {
+        "format": _FORMAT,
+        "version": _VERSION,
+        "fingerprint": prior.fingerprint,
+        **prior.facts(),
     }
-    if prior.sentences:
-        parts["sentence_mean"] = prior.sentences.mean
-        parts["sentence_whitening"] = prior.sentences.matrix
+    parts: dict[str, NDArray[Any]] = {}
+    for prefix, block in zip(_PREFIXES, prior.blocks, strict=False):
+        parts[f"{prefix}mean"] = block.mean
+        parts[f"{prefix}whitening"] = block.matrix
     return save(parts, {"ridgeway": canonical_json(header).decode()})
 
 
@@ -332,15 +340,16 @@ def prior_of_bytes(content: bytes) -> PublicPrior:
                 f"it is {header['format']} of version {header['version']}, not a "
                 f"prior of {_VERSION}"
             )
-        tokens = Whitening(parts["mean"], parts["whitening"], header["scale_bits"])
-        sentences = None
-        if "sentence_scale_bits" in header:
-            sentences = Whitening(
-                parts["sentence_mean"],
-                parts["sentence_whitening"],
-                header["sentence_scale_bits"],
+        prefixes = _PREFIXES if "sentence_scale_bits" in header else _PREFIXES[:1]
+        blocks = (
+            Whitening(
+                parts[f"{prefix}mean"],
+                parts[f"{prefix}whitening"],
+                header[f"{prefix}scale_bits"],
             )
-        prior = PublicPrior(header["encoder"], tokens, sentences)
+            for prefix in prefixes
+        )
+        prior = PublicPrior(header["encoder"], *blocks)
         if prior.fingerprint != header["fingerprint"]:
             raise FormatError("its numbers were changed after it was written")
     except FormatError as error:
@@ -359,10 +368,6 @@ def prior_of_bytes(content: bytes) -> PublicPrior:
             f"not a prior, or corrupt ({error}); ask for it again"
         ) from error
     return prior
-
-
-def _header(prior: PublicPrior) -> dict[str, Any]:
-    return {"format": _FORMAT, "version": _VERSION} | prior.facts()
 
 
 def write_prior(prior: PublicPrior, path: Path) -> None:

@@ -141,7 +141,7 @@ class Cohort(Record):
                 member.key for member in self.members if member.domain == domain
             )
             part, left = divmod(mass, len(keys))
-            shares |= {key: part + (place < left) for place, key in enumerate(keys)}
+            shares |= {key: part + (index < left) for index, key in enumerate(keys)}
         return shares
 
     @cached_property

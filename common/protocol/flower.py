@@ -1,4 +1,4 @@
-"""Packets ↔ Flower's records. The only place in common/ that knows Flower, and all that it knows.
+"""Packets ↔ Flower's records. The only number in common/ that knows Flower, and all that it knows.
 
 A packet's header travels in a ConfigRecord, and so does small bulk: each record and array costs
 several requests on its way. Larger bulk travels in an ArrayRecord, which Flower sends in chunks.
@@ -25,13 +25,13 @@ def to_record(packet: Packet) -> RecordDict:
         config["blobs"] = [bytes(blob) for blob in packet.blobs]
         return RecordDict({HEADER: config})
     arrays = {
-        f"{place:02}": Array(
+        f"{number:02}": Array(
             dtype="uint8",
             shape=(memoryview(blob).nbytes,),
             stype="ridgeway.bytes",
             data=bytes(blob),
         )
-        for place, blob in enumerate(packet.blobs)
+        for number, blob in enumerate(packet.blobs)
     }
     return RecordDict({HEADER: config, BULK: ArrayRecord(arrays)})
 
@@ -74,4 +74,4 @@ def _small(blobs: object) -> tuple[bytes, ...]:
 def _large(arrays: object) -> tuple[bytes, ...]:
     if not isinstance(arrays, ArrayRecord):
         raise TypeError
-    return tuple(arrays[f"{place:02}"].data for place in range(len(arrays)))
+    return tuple(arrays[f"{number:02}"].data for number in range(len(arrays)))

@@ -7,12 +7,11 @@ They hold public things only.
 from __future__ import annotations
 
 import json
-from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from ridgeway.common.base.errors import FormatError
 from ridgeway.common.base.files import canonical_json, sha256, write_whole
@@ -34,7 +33,7 @@ NodeLine = Annotated[
 ]
 
 
-class Place(Record):
+class RosterMember(Record):
     """A holder as the roster names it."""
 
     name: HolderName
@@ -42,10 +41,10 @@ class Place(Record):
     key: PublicKey
 
 
-def in_order(places: Iterable[Place]) -> tuple[Place, ...]:
+def in_order(members: Iterable[RosterMember]) -> tuple[RosterMember, ...]:
     """The one order in which members are written."""
     return tuple(
-        sorted(places, key=lambda place: (place.domain, place.name, place.key))
+        sorted(members, key=lambda member: (member.domain, member.name, member.key))
     )
 
 
@@ -58,19 +57,17 @@ class Roster(Record):
 
     format: Literal["ridgeway.roster"] = "ridgeway.roster"
     version: Literal[1] = 1
-    members: Annotated[tuple[Place, ...], Field(max_length=MAX_HOLDERS)]
+    members: Annotated[tuple[RosterMember, ...], Field(max_length=MAX_HOLDERS)]
     handovers: Annotated[tuple[HandOver, ...], Field(max_length=2 * MAX_HOLDERS)] = ()
 
 
-class SignedJson(Record, ABC):
-    """A file that its maker signs. what: how to call it in a sentence."""
+class SignedJson(Record):
+    """A file that its maker signs. what: how to call it in a sentence. signer: the field that holds
+    the key which must have signed it.
+    """
 
     what: ClassVar[str]
-
-    @property
-    @abstractmethod
-    def signer(self) -> str:
-        """The key that must have signed it."""
+    signer: ClassVar[str]
 
 
 class Invite(SignedJson):
@@ -83,6 +80,7 @@ class Invite(SignedJson):
     """
 
     what: ClassVar[str] = "an invitation"
+    signer: ClassVar[str] = "coordinator"
     format: Literal["ridgeway.invite"] = "ridgeway.invite"
     version: Literal[1] = 1
     coordinator: PublicKey
@@ -91,10 +89,6 @@ class Invite(SignedJson):
     bundle: Digest
     authority: Digest
     handovers: tuple[HandOver, ...] = ()
-
-    @property
-    def signer(self) -> str:
-        return self.coordinator
 
 
 class Card(SignedJson):
@@ -105,16 +99,13 @@ class Card(SignedJson):
     """
 
     what: ClassVar[str] = "a holder's card"
+    signer: ClassVar[str] = "key"
     format: Literal["ridgeway.holder"] = "ridgeway.holder"
     version: Literal[1] = 1
     domain: DomainName
     key: PublicKey
     node: NodeLine
     handovers: tuple[HandOver, ...] = ()
-
-    @property
-    def signer(self) -> str:
-        return self.key
 
 
 class Leaving(SignedJson):
@@ -125,15 +116,12 @@ class Leaving(SignedJson):
     """
 
     what: ClassVar[str] = "a holder's word that it leaves"
+    signer: ClassVar[str] = "key"
     format: Literal["ridgeway.leaving"] = "ridgeway.leaving"
     version: Literal[1] = 1
     coordinator: PublicKey
     key: PublicKey
     node: NodeLine
-
-    @property
-    def signer(self) -> str:
-        return self.key
 
 
 Signed = TypeVar("Signed", bound=SignedJson)
@@ -167,19 +155,13 @@ def check_signed_json(content: bytes, kind: type[Signed], source: str) -> Signed
         body: dict[str, Any] = json.loads(content)
         signature = str(body.pop("signature"))
         signed = kind.model_validate_json(json.dumps(body))
-    except (
-        ValueError,
-        ValidationError,
-        KeyError,
-        AttributeError,
-        TypeError,
-        RecursionError,
-    ):
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
         raise FormatError(
             f"{source} is not {kind.what}, is damaged, or is of another version; ask"
             " for it again"
         ) from None
-    if not is_signed_by(signed.signer, signature, canonical_json(body)):
+    signer = getattr(signed, kind.signer)
+    if not is_signed_by(signer, signature, canonical_json(body)):
         raise FormatError(f"{source} was changed after it was signed; ask for it again")
     return signed
 

@@ -85,9 +85,9 @@ class Message(Record):
     """
 
     kind: ClassVar[str]
-    blob_count: ClassVar[range]
+    blob_count: ClassVar[int]
 
-    def __init_subclass__(cls, kind: str, blobs: range = range(1)) -> None:
+    def __init_subclass__(cls, kind: str, blobs: int = 0) -> None:
         cls.kind = kind
         cls.blob_count = blobs
         KINDS[kind] = cls
@@ -136,7 +136,7 @@ class Share(Message, kind="share"):
     agreement: Agreement
 
 
-class Hold(Message, kind="hold", blobs=range(1, 2)):
+class Hold(Message, kind="hold", blobs=1):
     """Keep these shares. Blob: the envelopes that other members have dealt to you, by their
     places.
     """
@@ -145,7 +145,7 @@ class Hold(Message, kind="hold", blobs=range(1, 2)):
     shared: _Places
 
 
-class Seal(Hold, kind="seal", blobs=range(1, 2)):
+class Seal(Hold, kind="seal", blobs=1):
     """Keep these shares, and send your weighted statistics under masks."""
 
 
@@ -172,7 +172,7 @@ class OpenSum(ConfirmSum, kind="open_sum"):
     locks: tuple[tuple[int, Signature], ...] = Field(default=(), max_length=MAX_HOLDERS)
 
 
-class Evaluate(Message, kind="evaluate", blobs=range(1, 2)):
+class Evaluate(Message, kind="evaluate", blobs=1):
     """Count where the router that this round publishes routes your held-out documents.
 
     Blob: its F×C float64 weights. In private rounds instead: the noisy total, as int64; the holder
@@ -202,7 +202,7 @@ class Evaluate(Message, kind="evaluate", blobs=range(1, 2)):
         return Selector(self.selector, self.k)
 
 
-class Deliver(Message, kind="deliver", blobs=range(3, 4)):
+class Deliver(Message, kind="deliver", blobs=3):
     """A new release. Blobs: manifest.json, router.safetensors, tokenizer.json."""
 
     number: int = Field(ge=1)
@@ -252,7 +252,7 @@ class Offer(Message, kind="offer"):
     advert: Advert | None = None
 
 
-class ClearStatistics(Message, kind="clear_statistics", blobs=range(1, 2)):
+class ClearStatistics(Message, kind="clear_statistics", blobs=1):
     """One holder's exact sums, weighted to its share. Blob: the vector of its domain alone, as
     int64.
 
@@ -263,7 +263,7 @@ class ClearStatistics(Message, kind="clear_statistics", blobs=range(1, 2)):
     source: Digest
 
 
-class NoisyStatistics(Message, kind="noisy_statistics", blobs=range(1, 2)):
+class NoisyStatistics(Message, kind="noisy_statistics", blobs=1):
     """One holder's sums under all of the noise. Blob: the vector of its domain alone, as int64.
 
     source: the name of the epoch.
@@ -289,7 +289,7 @@ class Counted(Message, kind="counted"):
     reliability: _Counts = Field(default=(), max_length=1 << 22)
 
 
-class Envelopes(Message, kind="envelopes", blobs=range(1, 2)):
+class Envelopes(Message, kind="envelopes", blobs=1):
     """Secrets dealt out. Blob: envelopes for the other members, or for some in a large cohort, by
     their places.
     """
@@ -303,7 +303,7 @@ class Held(Message, kind="held"):
     session: Digest
 
 
-class SealedSums(Message, kind="sealed_sums", blobs=range(1, 2)):
+class SealedSums(Message, kind="sealed_sums", blobs=1):
     """A vector under masks. Blob: 64-bit numbers that are noise until the session opens their
     sum.
     """
@@ -328,7 +328,7 @@ class Locked(Message, kind="locked"):
     signature: Signature
 
 
-class Revealed(Message, kind="revealed", blobs=range(1, 2)):
+class Revealed(Message, kind="revealed", blobs=1):
     """Shares of what takes the masks off a sum. Blob: one for every member whose shares are held,
     by places.
     """

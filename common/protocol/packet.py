@@ -215,7 +215,7 @@ def _message(content: bytes) -> Message:
             "malformed",
             "a message is of a kind that this version of Ridgeway does not know",
         )
-    if len(header.blobs) not in kind.blob_count:
+    if len(header.blobs) != kind.blob_count:
         raise Refused(
             "malformed",
             f"a message of kind {header.kind} does not have {len(header.blobs)} blobs",

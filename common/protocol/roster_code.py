@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Iterable
 
 from ridgeway.common.base.files import canonical_json
-from ridgeway.common.protocol.invitation import Place, in_order
+from ridgeway.common.protocol.invitation import RosterMember, in_order
 
 ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 """Crockford's base 32: no I, L, O and U, which are heard or read as others."""
@@ -22,10 +22,10 @@ SCRYPT_BLOCK = 8
 _HEARD_AS = str.maketrans("OIL", "011", " -")
 
 
-def roster_code(members: Iterable[Place]) -> str:
+def roster_code(members: Iterable[RosterMember]) -> str:
     """24 letters in groups of four. Law: it depends on names, domains and keys, in no order."""
     content = canonical_json(
-        [[each.name, each.domain, each.key] for each in in_order(members)]
+        [[member.name, member.domain, member.key] for member in in_order(members)]
     )
     digest = hashlib.scrypt(
         content,
@@ -38,7 +38,7 @@ def roster_code(members: Iterable[Place]) -> str:
     )
     number = int.from_bytes(digest)
     letters = "".join(
-        ALPHABET[number >> place & 31] for place in range(8 * CODE_BYTES - 5, -1, -5)
+        ALPHABET[number >> shift & 31] for shift in range(8 * CODE_BYTES - 5, -1, -5)
     )
     return "-".join(
         letters[start : start + LETTERS_PER_GROUP]

@@ -87,11 +87,11 @@ def to_bytes(prepared: Prepared) -> bytes:
     return save({"gram": triangle, "cross": cross}, metadata={"ridgeway": header})
 
 
-def load_prepared(path: Path, *, own: bool = False) -> Prepared:
+def load_prepared(path: Path, *, summed_here: bool = False) -> Prepared:
     """Read a statistics file; damage of any kind, and sums that no text can have, are errors that
     name the file.
 
-    own: the reader has summed them itself, so the digest alone is checked.
+    summed_here: whether the reader has summed them itself, so that the digest alone is checked.
     """
     if not path.is_file():
         raise InputError(f"there is no statistics file {path}")
@@ -117,7 +117,7 @@ def load_prepared(path: Path, *, own: bool = False) -> Prepared:
         )
         if prepared.digest != header["digest"]:
             raise FormatError("its sums or its terms were changed after it was written")
-        if not own:
+        if not summed_here:
             prepared.statistics.check()
     except FormatError as error:
         raise FormatError(

@@ -119,17 +119,17 @@ class Statistics:
         triangle, cross = self.packed()
         return np.concatenate((triangle, cross.ravel()))
 
-    def check(self, rounded: int = 0, *, own: bool = False) -> None:
+    def check(self, rounded: int = 0, *, summed_here: bool = False) -> None:
         """Raise BrokenIdentity unless some text could have produced these sums.
 
         rounded: how many weighted statistics were added; each may be off by half a unit.
-        own:     the reader has summed them itself, so that entries and pairs are looked at, and not
-                 all directions.
+        summed_here: whether the reader has summed them itself, so that entries and pairs are looked
+                     at, and not all directions.
         """
         check_bound(self.mass)
         _check_entries(self)
         _check_pairs(self.gram, rounded)
-        if not own:
+        if not summed_here:
             _check_positive(self.gram, rounded)
 
     def check_noisy(self) -> None:
@@ -142,14 +142,7 @@ class Statistics:
             raise BrokenIdentity(
                 "the domains' columns do not add up to the sum of all documents"
             )
-        if (
-            max(
-                abs(int(value))
-                for sums in (self.gram, self.cross)
-                for value in (sums.min(), sums.max())
-            )
-            >= SUM_BOUND
-        ):
+        if max(_largest(self.gram), _largest(self.cross)) >= SUM_BOUND:
             raise BrokenIdentity("a sum is larger than documents and noise allow")
 
     def __repr__(self) -> str:
@@ -223,11 +216,13 @@ def check_bound(mass: int) -> None:
         )
 
 
+def _largest(sums: Integers) -> int:
+    return max(abs(int(sums.min())), abs(int(sums.max())))
+
+
 def _scaled(sums: Integers, mass: int, total: int) -> Integers:
-    largest = max(abs(int(sums.min())), abs(int(sums.max())))
-    if (
-        largest * mass + total < SUM_BOUND
-    ):  # mostly, and one division takes half as long as two
+    # mostly, and one division takes half as long as two
+    if _largest(sums) * mass + total < SUM_BOUND:
         once: Integers = (sums * mass + total // 2) // total
         return once
     quotient, rest = np.divmod(sums, total)
@@ -261,11 +256,13 @@ def _check_entries(statistics: Statistics) -> None:
     limits[-1] = 1
     # compared before they are multiplied, so that nothing can wrap around
     shares = np.clip(cross[-1], 0, mass)
-    largest = limits[:, None] * shares
-    fits = np.array_equal(shares, cross[-1]) and bool(
-        np.all((cross <= largest) & (cross >= -largest))
-    )
-    if not fits or gram.diagonal().max() > MAX_SQUARE * mass:
+    largest = np.outer(limits, shares)
+    is_small = ((cross <= largest) & (cross >= -largest)).all()
+    if (
+        not is_small
+        or not np.array_equal(shares, cross[-1])
+        or gram.diagonal().max() > MAX_SQUARE * mass
+    ):
         raise BrokenIdentity(
             "a sum is larger than its samples allow; the file is corrupt or was not "
             "made by Ridgeway"

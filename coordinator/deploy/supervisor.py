@@ -30,8 +30,8 @@ from ridgeway.common.protocol.invitation import (
     INVITE,
     Invite,
     Leaving,
-    Place,
     Roster,
+    RosterMember,
     in_order,
     read_signed_json,
     write_signed_json,
@@ -300,7 +300,7 @@ def _write_roster(federation: Federation) -> str:
     """Write the list of members that the notice names; returns its hash."""
     standing = federation.ledger.standing()
     members = in_order(
-        Place(name=holder.name, domain=holder.domain, key=holder.key)
+        RosterMember(name=holder.name, domain=holder.domain, key=holder.key)
         for holder in standing.active.values()
     )
     roster = Roster(members=members, handovers=standing.holder_handovers)

@@ -18,7 +18,7 @@ from ridgeway.common.base.errors import (
     LinkError,
     RidgewayError,
 )
-from ridgeway.common.base.files import stamp_if_there, without_place
+from ridgeway.common.base.files import stamp_if_there, without_folder
 from ridgeway.common.base.journal import Clock, system_clock
 from ridgeway.common.base.schema import MODE_SENTENCES
 from ridgeway.coordinator.deploy.authority import certificate_ends
@@ -210,7 +210,7 @@ class FederationView:
             }
 
     def plain(self, error: object) -> str:
-        return without_place(error, self.folder)
+        return without_folder(error, self.folder)
 
     def _standing(self) -> Standing:
         """The ledger as it is now; the rounds are brought up to date with it."""

@@ -26,7 +26,7 @@ from ridgeway.common.masking.agreement import (
 from ridgeway.common.masking.keystream import Sealed
 from ridgeway.common.masking.neighbourhood import MAX_GONE
 from ridgeway.common.masking.opening import Opening, by_owner
-from ridgeway.common.masking.shares import SHARE_BYTES, pack_by_place, unpack_by_place
+from ridgeway.common.masking.shares import SHARE_BYTES, pack_by_member, unpack_by_member
 from ridgeway.common.protocol import messages
 from ridgeway.common.protocol.cohort import Cohort
 from ridgeway.common.protocol.messages import (
@@ -109,7 +109,7 @@ class Session:
         needs.
         """
         sizes = self.agreement.neighbourhood
-        others = set(self.agreement.places) - {dealer}
+        others = set(self.agreement.indices) - {dealer}
         dealt = _by_place(content, ENVELOPE_BYTES, "bad_envelope")
         needed = sizes.holders if sizes else len(others)
         if not set(dealt) <= others or len(dealt) != needed:
@@ -163,7 +163,7 @@ class Session:
         """
         inbox = by_owner(self._envelopes)
         return {
-            self.name_of[place]: [pack_by_place(inbox.get(place, {}))]
+            self.name_of[place]: [pack_by_member(inbox.get(place, {}))]
             for place in self.shared
         }
 
@@ -383,6 +383,6 @@ def _by_place(content: Blob, size: int, code: str) -> dict[MemberIndex, bytes]:
     code.
     """
     try:
-        return unpack_by_place(content, size)
+        return unpack_by_member(content, size)
     except MaskingError as error:
         raise Refused(code, str(error)) from None

@@ -27,14 +27,13 @@ import numpy as np
 
 from ridgeway.common.privacy.document_bound import PrivacyMode
 from ridgeway.common.privacy.noisy_solve import (
-    Integers,
     Matrix,
     Sums,
     means_apart,
     noisy_means,
     split,
 )
-from ridgeway.common.privacy.public_prior import PublicPrior
+from ridgeway.common.privacy.public_prior import Integers, PublicPrior
 
 HALF = 16.0
 TAIL = 1 / 8

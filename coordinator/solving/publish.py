@@ -250,9 +250,9 @@ def _facts(
         "sampling": total.sampling.to_json(),
         "holdout": total.holdout,
         "weighting": choices.weighting,
-        "ridge": choices.ridge.to_json(),
+        "ridge": asdict(choices.ridge),
         "normalise_columns": choices.normalise_columns,
-        "selector": choices.selector.to_json(),
+        "selector": asdict(choices.selector),
         "confidence": choices.confidence.to_json(),
         "solved": {
             "ridge": solution.ridge,

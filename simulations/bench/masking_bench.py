@@ -136,7 +136,7 @@ def sealed_vector(run: Transcript, place: int, vector: _Vector) -> Sealed:
         run.secrets[place],
         place,
         SUM_NAME,
-        run.agreement.places,
+        run.agreement.indices,
         neighbours,
         vector,
     )

@@ -15,21 +15,21 @@ from ridgeway.common.base.identity import HandOver, HandOvers, hand_over
 from tests.support.making import fixed_identity
 
 PEOPLE = [fixed_identity(number) for number in range(1, 9)]
-KEYS = [each.public for each in PEOPLE]
+KEYS = [person.public for person in PEOPLE]
 places = st.integers(0, len(PEOPLE) - 1)
 links = st.builds(
     lambda pair, issued: hand_over(PEOPLE[pair[0]], PEOPLE[pair[1]], issued),
     st.tuples(places, places).filter(lambda pair: pair[0] != pair[1]),
     st.integers(0, 2),
 )
-told = st.lists(links, max_size=12)
+hand_overs = st.lists(links, max_size=12)
 
 
 def chain(*at: int) -> list[HandOver]:
     return [hand_over(PEOPLE[one], PEOPLE[other], 0) for one, other in pairwise(at)]
 
 
-@given(told, told)
+@given(hand_overs, hand_overs)
 def test_what_a_key_leads_to_changes_only_by_its_own_hand_over(
     first: list[HandOver], later: list[HandOver]
 ) -> None:
@@ -46,7 +46,7 @@ def test_what_a_key_leads_to_changes_only_by_its_own_hand_over(
     assert grown.links[: len(known.links)] == known.links
 
 
-@given(told, told)
+@given(hand_overs, hand_overs)
 def test_keys_once_of_one_owner_stay_so(
     first: list[HandOver], later: list[HandOver]
 ) -> None:

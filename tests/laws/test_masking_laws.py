@@ -22,9 +22,9 @@ from ridgeway.common.masking.reference_session import Transcript
 from ridgeway.common.masking.shares import (
     PRIME,
     combine,
-    pack_by_place,
+    pack_by_member,
     split,
-    unpack_by_place,
+    unpack_by_member,
 )
 from tests.support.masked_session import (
     SUM_NAMES,
@@ -50,17 +50,17 @@ def vectors(members: int, size: int, seed: int = 0) -> list[NDArray[np.int64]]:
 
 @given(
     secret=st.binary(min_size=32, max_size=32),
-    places=st.sets(st.integers(1, 300), min_size=1, max_size=12),
+    indices=st.sets(st.integers(1, 300), min_size=1, max_size=12),
     data=st.data(),
 )
 def test_any_threshold_of_shares_gives_the_secret_back(
-    secret: bytes, places: set[int], data: st.DataObject
+    secret: bytes, indices: set[int], data: st.DataObject
 ) -> None:
     """Which ones does not matter, nor do more of them."""
-    threshold = data.draw(st.integers(1, len(places)))
-    shares = split(secret, threshold, sorted(places), fixed_random("law"))
-    chosen = data.draw(st.sets(st.sampled_from(sorted(places)), min_size=threshold))
-    assert combine({place: shares[place] for place in chosen}) == secret
+    threshold = data.draw(st.integers(1, len(indices)))
+    shares = split(secret, threshold, sorted(indices), fixed_random("law"))
+    chosen = data.draw(st.sets(st.sampled_from(sorted(indices)), min_size=threshold))
+    assert combine({index: shares[index] for index in chosen}) == secret
 
 
 @given(
@@ -74,20 +74,20 @@ def test_fewer_shares_than_the_threshold_fit_every_secret(
     nothing.
     """
     shares = split(first, 3, [1, 2, 3], fixed_random("hidden"))
-    known = {place: int.from_bytes(shares[place], "big") for place in (1, 2)}
+    known = {index: int.from_bytes(shares[index], "big") for index in (1, 2)}
     wanted = int.from_bytes(second, "big")
     third = (wanted - 3 * known[1] + 3 * known[2]) % PRIME  # from s = 3a - 3b + c
-    made = {**{place: shares[place] for place in (1, 2)}, 3: third.to_bytes(33, "big")}
+    made = {**{index: shares[index] for index in (1, 2)}, 3: third.to_bytes(33, "big")}
     assert combine(made) == second
 
 
 def test_shares_that_cannot_be_are_refused() -> None:
-    """Wrong sizes, places and values are errors, not other secrets."""
+    """Wrong sizes, indices and values are errors, not other secrets."""
     with pytest.raises(MaskingError):
         split(bytes(31), 1, [1], fixed_random(""))
-    for threshold, places in ((0, [1]), (2, [1]), (1, [0]), (1, [1, 1])):
+    for threshold, indices in ((0, [1]), (2, [1]), (1, [0]), (1, [1, 1])):
         with pytest.raises(MaskingError):
-            split(bytes(32), threshold, places, fixed_random(""))
+            split(bytes(32), threshold, indices, fixed_random(""))
     for shares in (
         {},
         {0: bytes(33)},
@@ -100,12 +100,12 @@ def test_shares_that_cannot_be_are_refused() -> None:
 
 def test_parts_by_place_come_back_whole_and_in_order_or_not_at_all() -> None:
     """Cut off, with more at their end, in another order, or one of them twice."""
-    packed = pack_by_place({2: b"ab", 1: b"cd"})
-    assert unpack_by_place(packed, 2) == {1: b"cd", 2: b"ab"}
+    packed = pack_by_member({2: b"ab", 1: b"cd"})
+    assert unpack_by_member(packed, 2) == {1: b"cd", 2: b"ab"}
     first, second = packed[: len(packed) // 2], packed[len(packed) // 2 :]
     for damaged in (packed[:-1], packed + b"x", second + first, first + first):
         with pytest.raises(MaskingError, match="parts of 2 bytes in order"):
-            unpack_by_place(damaged, 2)
+            unpack_by_member(damaged, 2)
 
 
 # Sums
@@ -136,8 +136,8 @@ def opened_as_plain(members: int, most_gone: int, data: st.DataObject) -> Transc
     )
     counted = [
         vector
-        for place, vector in enumerate(given_, start=1)
-        if place not in (*stages[0], *stages[1])
+        for index, vector in enumerate(given_, start=1)
+        if index not in (*stages[0], *stages[1])
     ]
     assert np.array_equal(run.total, np.sum(counted, axis=0))
     return run
@@ -163,8 +163,8 @@ def test_the_opened_sum_of_a_large_cohort_is_the_plain_sum(
     with small_neighbourhoods(5, 2):
         run = opened_as_plain(members, 3, data)
     assert all(
-        len(holders) == 5 and place not in holders
-        for place, holders in run.holders.items()
+        len(holders) == 5 and index not in holders
+        for index, holders in run.holders.items()
     )
     assert len(run.locks) >= threshold_for(members)
 
@@ -181,7 +181,7 @@ def test_a_cohort_of_true_size_opens_with_a_sixth_away_and_not_with_a_lock_less(
     run = run_session(members, "sums", given_, not_sent=away)
     agreement, shared, sent = (
         run.agreement,
-        list(run.agreement.places),
+        list(run.agreement.indices),
         sorted(run.reveals),
     )
     assert np.array_equal(run.total, np.sum(given_[len(away) :], axis=0))
@@ -198,9 +198,9 @@ def test_a_cohort_of_true_size_opens_with_a_sixth_away_and_not_with_a_lock_less(
             run.confirmations,
             locks=few,
         )
-    dealer = min(place for place in run.held[own] if place in sent)
+    dealer = min(index for index in run.held[own] if index in sent)
     signed, locks = (
-        {place: each for place, each in given.items() if place != dealer}
+        {index: each for index, each in given.items() if index != dealer}
         for given in (run.confirmations, run.locks)
     )
     with pytest.raises(Refused, match="has not signed"):
@@ -295,10 +295,10 @@ def all_sealed(size: int) -> dict[str, NDArray[np.uint64]]:
     sealed = {}
     for round_ in ("5" * 32, "6" * 32):  # the same members with the very same secrets
         for lot in SUM_NAMES:
-            for place, vector in run_session(
+            for index, vector in run_session(
                 4, lot, same, seed="one", round_=round_
             ).sealed.items():
-                sealed[f"{round_} {lot} {place}"] = np.frombuffer(
+                sealed[f"{round_} {lot} {index}"] = np.frombuffer(
                     vector.data, dtype="<u8"
                 )
     return sealed

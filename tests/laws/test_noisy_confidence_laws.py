@@ -51,7 +51,7 @@ def temperature(
         weights = solve_columns(*known, prior, ENCODER.scale)
     else:
         products = parts[0].products + parts[1].products + parts[2].products
-        weights = solve_full(products, *known, prior, ENCODER.scale)
+        weights = solve_full(products, *known, prior, ENCODER.scale, 1.0)
     return private_temperature(mode, *known, weights, prior, ENCODER.scale, accuracy)
 
 

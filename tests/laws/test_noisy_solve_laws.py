@@ -82,6 +82,7 @@ def solved(
         sigma**2,
         prior,
         ENCODER.scale,
+        1.0,
     )
 
 

@@ -34,7 +34,6 @@ from ridgeway.common.privacy.document_bound import (
     EXACT_BOUND,
     UNIT,
     DocumentSums,
-    Integers,
     PrivacyMode,
     bounded_sums,
     check_documents,
@@ -48,7 +47,7 @@ from ridgeway.common.privacy.privacy_settings import (
     check_privacy,
     delta_warning,
 )
-from ridgeway.common.privacy.public_prior import PublicPrior, Whitening
+from ridgeway.common.privacy.public_prior import Integers, PublicPrior, Whitening
 from ridgeway.common.protocol.cohort import MAX_HOLDERS
 from ridgeway.common.statistics.sums import SUM_BOUND
 from ridgeway.coordinator.solving.private_release import (
@@ -71,6 +70,12 @@ EASE = ((0.5, 0.51), (0.6, 1.0), (0.94, 0.96), (0.98, 1.0))
 ROUNDS = 700
 """So many that an interval of 95 % falls below 93 % once in a hundred runs; numbers are seeded."""
 MODES = st.sampled_from(("columns", "full"))
+
+
+def privacy_of(
+    epsilon: float, mode: PrivacyMode = "columns", delta: float = 1e-8
+) -> Privacy:
+    return Privacy(mode=mode, epsilon=epsilon, delta=delta, prior="0" * 64)
 
 
 def seeded(seed: str) -> Callable[[int], bytes]:
@@ -122,25 +127,22 @@ def test_a_document_never_moves_the_sums_by_more_than_the_bound(
     twice its length.
     """
     before = bounded_sums(mode, some)
+    bound = moved_square(mode)
     for row in new:
-        assert moved(
-            bounded_sums(mode, np.vstack([some, row])), before
-        ) <= moved_square(mode)
-        for place in range(len(some)):
-            left = np.delete(some, place, axis=0)
-            assert moved(bounded_sums(mode, left), before) <= moved_square(mode)
-            assert moved(
-                bounded_sums(mode, np.vstack([left, row])), before
-            ) <= 4 * moved_square(mode)
+        assert moved(bounded_sums(mode, np.vstack([some, row])), before) <= bound
+        for index in range(len(some)):
+            left = np.delete(some, index, axis=0)
+            exchanged = np.vstack([left, row])
+            assert moved(bounded_sums(mode, left), before) <= bound
+            assert moved(bounded_sums(mode, exchanged), before) <= 4 * bound
 
 
 def test_the_bound_is_met() -> None:
     """It is no larger than it must be: the longest row moves the sums by just so much."""
     longest = np.array([[VECTOR_LENGTH, 0, 0]], dtype=np.int64)
     for mode in ("columns", "full"):
-        assert moved(
-            bounded_sums(mode, longest), empty_sums(mode, WIDTH)
-        ) == moved_square(mode)
+        nothing = empty_sums(mode, WIDTH)
+        assert moved(bounded_sums(mode, longest), nothing) == moved_square(mode)
     assert moved_square("columns") <= UNIT**2
 
 
@@ -251,18 +253,13 @@ def test_no_text_and_no_encoder_moves_the_sums_further(
     )
 
     def sums(texts: list[str]) -> DocumentSums:
-        ids, lengths = (
-            encoder.tokenizer.encode_many(texts)
-            if texts
-            else (np.empty(0, np.int32), np.empty(0, np.int64))
-        )
-        return bounded_sums(mode, document_vectors(prior, ids, lengths, encoder.table))
+        documents = encoder.tokenizer.encode_many(texts)
+        return bounded_sums(mode, document_vectors(prior, *documents, encoder.table))
 
     before = sums(others)
-    assert moved(sums([*others, new]), before) <= moved_square(mode)
-    assert moved(sums([new, *others[1:]]), before) <= (
-        4 if others else 1
-    ) * moved_square(mode)
+    bound = moved_square(mode)
+    assert moved(sums([*others, new]), before) <= bound
+    assert moved(sums([new, *others[1:]]), before) <= (4 if others else 1) * bound
 
 
 # Noise
@@ -290,13 +287,6 @@ def test_noise_is_distributed_as_it_says(sigma: int) -> None:
     assert stats.chisquare(met, chances * size).pvalue > 1e-4
 
 
-def test_zero_is_no_more_likely_than_it_should_be() -> None:
-    """A sign on zero would double it; with σ = 1 it is 0.3989."""
-    drawn = discrete_gaussian(1, 200_000, seeded("zero"))
-    assert abs((drawn == 0).mean() - 0.39894) < 0.005
-    assert abs((drawn == 1).mean() - (drawn == -1).mean()) < 0.005
-
-
 def test_numbers_do_not_depend_on_their_neighbours() -> None:
     drawn = discrete_gaussian(1000, 50_000, seeded("neighbours")).astype(float)
     for lag in (1, 2, 7):
@@ -309,16 +299,13 @@ def test_noise_is_a_function_of_the_random_bytes() -> None:
     """
     assert discrete_gaussian(3, 12, seeded("vector")).tolist() == VECTOR_OF_3
     assert discrete_gaussian(353_299, 6, seeded("vector")).tolist() == VECTOR_OF_353_299
-    assert (
-        discrete_gaussian(MAX_SIGMA, 4, seeded("vector")).tolist()
-        == VECTOR_OF_THE_LARGEST
-    )
+    largest = discrete_gaussian(MAX_SIGMA, 4, seeded("vector"))
+    assert largest.tolist() == VECTOR_OF_THE_LARGEST
 
 
 def test_without_seeds_no_two_draws_are_alike() -> None:
-    assert (
-        discrete_gaussian(1 << 40, 8).tolist() != discrete_gaussian(1 << 40, 8).tolist()
-    )
+    one, other = (discrete_gaussian(1 << 40, 8).tolist() for _ in range(2))
+    assert one != other
 
 
 @pytest.mark.parametrize("sigma", [0, -1, MAX_SIGMA + 1])
@@ -330,34 +317,13 @@ def test_a_sigma_that_cannot_be_drawn_is_refused(sigma: int) -> None:
 # Cost
 
 
-EPSILONS = (0.1, 0.3, 1.0, 3.0, 8.0)
-
-
-@pytest.mark.parametrize("epsilon", EPSILONS)
-@pytest.mark.parametrize("delta", [1e-6, 1e-8, 1e-10, 1e-12])
-def test_cost_is_never_below_what_others_compute_and_hardly_above(
-    epsilon: float, delta: float
-) -> None:
-    """dp-accounting's analytic ε of the noise that is drawn is at most ours, and ours at most 0.5 %
-    larger.
-    """
-    from dp_accounting import get_epsilon_gaussian
-
-    privacy = Privacy(mode="columns", epsilon=epsilon, delta=delta, prior="0" * 64)
-    tight = get_epsilon_gaussian(
-        privacy.sigma / math.sqrt(moved_square("columns")), delta
-    )
-    assert tight <= epsilon_of(privacy.rho, delta) <= epsilon
-    assert epsilon <= 1.005 * tight
-
-
 @pytest.mark.parametrize("times", [2, 12, 100])
 def test_cost_of_several_rounds_agrees_with_others(times: int) -> None:
     """ρ adds up; so do the judge's Gaussians."""
     import dp_accounting
     from dp_accounting import pld
 
-    privacy = Privacy(mode="columns", epsilon=0.5, prior="0" * 64)
+    privacy = privacy_of(0.5)
     judge = pld.PLDAccountant()
     event = dp_accounting.GaussianDpEvent(
         privacy.sigma / math.sqrt(moved_square("columns"))
@@ -400,14 +366,9 @@ def test_exact_output_costs_everything() -> None:
 def test_noise_is_never_so_small_that_its_steps_show() -> None:
     """The accountant's argument about discrete noise is for σ of 2¹² and more."""
     assert sigma_for(1, Fraction(1, 2)) == SMALLEST_SIGMA
-    assert (
-        sigma_for(UNIT**2, Fraction(1, 2)) == UNIT
-        and sigma_for(UNIT**2 + 1, Fraction(1, 2)) == UNIT + 1
-    )
-    assert (
-        Privacy(mode="columns", epsilon=20.0, delta=1e-3, prior="0" * 64).count_sigma
-        > SMALLEST_SIGMA
-    )
+    assert sigma_for(UNIT**2, Fraction(1, 2)) == UNIT
+    assert sigma_for(UNIT**2 + 1, Fraction(1, 2)) == UNIT + 1
+    assert privacy_of(20.0, delta=1e-3).count_sigma > SMALLEST_SIGMA
     assert Fraction(SMALLEST_SIGMA**2, SMALLEST_SIGMA**2 - 4**2) <= Fraction(DISCRETE)
 
 
@@ -418,7 +379,7 @@ def test_sigma_is_never_too_small(
     """The noise costs what the terms say or less, σ one smaller would not do, and products have
     half the variance.
     """
-    privacy = Privacy(mode=mode, epsilon=epsilon, delta=delta, prior="0" * 64)
+    privacy = privacy_of(epsilon, mode, delta)
     cost = Fraction(moved_square(mode), 2)
     assert cost / privacy.sigma**2 <= privacy.rho < cost / (privacy.sigma - 1) ** 2
     assert epsilon_of(privacy.rho, delta) <= epsilon
@@ -441,7 +402,7 @@ def test_honest_members_of_a_sum_that_opens_have_all_the_noise_and_hardly_more(
     collude. Variances grow with the members that are honest, so the fewest decide; for them a share
     one smaller would be too little.
     """
-    privacy = Privacy(mode="full", epsilon=epsilon, prior="0" * 64)
+    privacy = privacy_of(epsilon, "full")
     assert privacy.shared(1) == (privacy.sigma, privacy.product_sigma)
     for members in range(3, 301):
         own, products = privacy.shared(members)
@@ -451,17 +412,6 @@ def test_honest_members_of_a_sum_that_opens_have_all_the_noise_and_hardly_more(
             fewest_honest * own**2 >= privacy.sigma**2 > fewest_honest * (own - 1) ** 2
         )
         assert fewest_honest * products**2 >= privacy.product_sigma**2
-
-
-@given(st.fractions(Fraction(1, 10**6), 2), st.fractions(Fraction(1, 10**6), 2))
-def test_more_is_dearer(one: Fraction, other: Fraction) -> None:
-    """ε grows with ρ, and two vectors cost no more than the sum of what each costs."""
-    both = epsilon_of(one + other, 1e-8)
-    assert (
-        max(epsilon_of(one, 1e-8), epsilon_of(other, 1e-8))
-        <= both
-        <= epsilon_of(one, 1e-8) + epsilon_of(other, 1e-8)
-    )
 
 
 def test_no_noise_is_bought_for_nothing() -> None:
@@ -512,7 +462,7 @@ def test_counts_told_from_noise_are_hardly_biased() -> None:
     """Of 60 documents in six domains, 58 of them rightly, under the noise of ε = 1: not ten points
     too low.
     """
-    sigma = Privacy(mode="columns", epsilon=1.0, prior="0" * 64).count_sigma
+    sigma = privacy_of(1.0).count_sigma
     rows = UNIT * np.array([58, 1, 1, 0, 0, 0]) + discrete_gaussian(
         sigma, 6 * 400, seeded("counts")
     ).reshape(-1, 6)
@@ -529,7 +479,7 @@ def test_the_interval_of_a_noisy_accuracy_holds_the_truth(
     and holders.
     """
     rng = np.random.default_rng([int(10 * epsilon), documents])
-    privacy = Privacy(mode="columns", epsilon=epsilon, prior="0" * 64)
+    privacy = privacy_of(epsilon)
     held = 0
     for _ in range(ROUNDS):
         names = [str(place) for place in range(rng.choice((2, 5, 12)))]
@@ -557,10 +507,7 @@ def test_a_noisy_accuracy_is_as_sure_as_its_documents_and_noise_allow() -> None:
     """Of 1,000 documents at ε = 8 it is known within 2 points; of 15 at ε = 0.3 not at all, and so
     it says.
     """
-    sure, unsure = (
-        Privacy(mode="columns", epsilon=epsilon, prior="0" * 64)
-        for epsilon in (8.0, 0.3)
-    )
+    sure, unsure = (privacy_of(epsilon) for epsilon in (8.0, 0.3))
     rows = {"a": UNIT * np.array([950, 50]), "b": UNIT * np.array([50, 950])}
     found = noisy_accuracy(rows, {"a": 19_000, "b": 19_000}, ["a", "b"], sure)
     assert (
@@ -582,7 +529,7 @@ def test_a_noisy_accuracy_is_as_sure_as_its_documents_and_noise_allow() -> None:
 def test_whatever_noise_says_there_is_an_accuracy(
     numbers: list[int], size: int
 ) -> None:
-    privacy = Privacy(mode="columns", epsilon=1.0, prior="0" * 64)
+    privacy = privacy_of(1.0)
     rows = {"a": np.array(numbers[:2]), "b": np.array(numbers[2:])}
     found = noisy_accuracy(rows, {"a": size, "b": 100}, ["a", "b"], privacy)
     assert 0 <= found.interval[0] <= found.accuracy <= found.interval[1] <= 100

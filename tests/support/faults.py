@@ -48,7 +48,7 @@ from ridgeway.common.base.identity import Identity
 from ridgeway.common.base.journal import Journal
 from ridgeway.common.base.settings import EQUAL_MASS, Confidence, Ridge
 from ridgeway.common.encoding.table_encoder import TableEncoder
-from ridgeway.common.protocol.invitation import Place
+from ridgeway.common.protocol.invitation import RosterMember
 from ridgeway.common.protocol.messages import Collect, Message, SealedSums
 from ridgeway.common.protocol.packet import Packet, open_packet, seal_packet
 from ridgeway.common.routing.release import (
@@ -282,7 +282,7 @@ def let_join(parties: Parties, names: Sequence[str]) -> None:
         parties.admit(name)
     roster = parties.federation().ledger.standing().roster
     places = [
-        Place(name=each.name, domain=each.domain, key=each.key)
+        RosterMember(name=each.name, domain=each.domain, key=each.key)
         for each in roster.values()
     ]
     for name in roster:

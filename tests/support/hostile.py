@@ -23,7 +23,7 @@ from ridgeway.common.masking.agreement import Advert, Agreement, threshold_for
 from ridgeway.common.masking.keystream import Sealed
 from ridgeway.common.masking.neighbourhood import neighbourhood_for
 from ridgeway.common.masking.opening import Opening
-from ridgeway.common.masking.shares import SHARE_BYTES, pack_by_place, unpack_by_place
+from ridgeway.common.masking.shares import SHARE_BYTES, pack_by_member, unpack_by_member
 from ridgeway.common.protocol.cohort import Cohort, Terms, form_cohort
 from ridgeway.common.protocol.messages import (
     ENVELOPE_BYTES,
@@ -237,13 +237,13 @@ class Hostile:
             for sender in senders
             if sender != name
         }
-        return pack_by_place(
+        return pack_by_member(
             {place: parts[own] for place, parts in dealt.items() if own in parts}
         )
 
     def dealt(self, name: str) -> dict[int, bytes]:
         """The envelopes that a member has made, by the place of whom they are for."""
-        return unpack_by_place(self.envelopes[name], ENVELOPE_BYTES)
+        return unpack_by_member(self.envelopes[name], ENVELOPE_BYTES)
 
     def holders(self) -> dict[int, set[int]]:
         """Who holds shares of each member that has shared; in a small cohort itself, too."""
@@ -353,7 +353,7 @@ class Hostile:
         locks = self.lock(lot, names, sent)
         for name in names:
             content = self._bulk(name, self.open_request(lot, sent, signatures, locks))
-            reveals[self.place(name)] = unpack_by_place(content, SHARE_BYTES)
+            reveals[self.place(name)] = unpack_by_member(content, SHARE_BYTES)
         return reveals
 
     def total(

@@ -7,7 +7,8 @@ from __future__ import annotations
 import json
 import os
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,16 @@ from ridgeway.common.routing.token_table import TokenTable
 from ridgeway.common.statistics.statistics_file import Prepared
 from ridgeway.common.statistics.sums import Integers, Statistics
 from tests.support.tiny import LETTERS
+
+
+@contextmanager
+def allowing(mask: int) -> Iterator[None]:
+    """While this lasts, new files of this process may do what the mask leaves."""
+    before = os.umask(mask)
+    try:
+        yield
+    finally:
+        os.umask(before)
 
 
 def statistics_of(

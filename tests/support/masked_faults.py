@@ -34,9 +34,9 @@ from ridgeway.common.masking.member import Dealt, share
 from ridgeway.common.masking.shares import (
     SHARE_BYTES,
     Random,
-    pack_by_place,
+    pack_by_member,
     split,
-    unpack_by_place,
+    unpack_by_member,
 )
 from ridgeway.common.protocol.cohort import form_cohort
 from ridgeway.common.protocol.messages import (
@@ -213,7 +213,7 @@ class Witness:
         """Every share is of this session and lot, and of no member are both kinds ever shown,
         whoever shows them.
         """
-        for place, part in unpack_by_place(content, SHARE_BYTES).items():
+        for place, part in unpack_by_member(content, SHARE_BYTES).items():
             secret = self._secrets[self._dealt[part]]
             assert secret.place == place, "a share of another member was revealed"
             assert (secret.session, secret.lot) == (message.session, message.lot), (
@@ -383,15 +383,16 @@ def altered(request: Packet, rogue: Identity, dice: random.Random) -> Packet | N
                 cohort=fewer, agreement=agreement.model_copy(update=changes)
             )
         case Hold():
-            gone = dice.choice(message.shared)
+            absent = dice.choice(message.shared)
+            envelopes = unpack_by_member(blobs[0], ENVELOPE_BYTES)
             left = {
-                place: each
-                for place, each in unpack_by_place(blobs[0], ENVELOPE_BYTES).items()
-                if place != gone
+                member: envelope
+                for member, envelope in envelopes.items()
+                if member != absent
             }
-            shared = tuple(place for place in message.shared if place != gone)
+            shared = tuple(member for member in message.shared if member != absent)
             message = dice.choice((Hold, Seal))(session=message.session, shared=shared)
-            blobs = [pack_by_place(left)]
+            blobs = [pack_by_member(left)]
         case _:
             return None
     return seal_packet(message, rogue, round=opened.round, blobs=blobs)

@@ -6,10 +6,10 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from ridgeway.client.round.roster import load_roster, write_roster
-from ridgeway.common.protocol.invitation import Place
+from ridgeway.common.protocol.invitation import RosterMember
 
 
-def pin(folder: Path, places: Iterable[Place]) -> None:
+def pin(folder: Path, places: Iterable[RosterMember]) -> None:
     """Add members; one that is there already, under this key, is replaced."""
     by_key = {place.key: place for place in (*load_roster(folder), *places)}
     write_roster(folder, by_key.values())

@@ -12,6 +12,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -130,9 +131,9 @@ def usual_release(folder: Path, domains: Sequence[str], smollm2: TableEncoder) -
         "encoder": {
             "name": encoder.name,
             "fingerprint": encoder.fingerprint,
-            "words": words.to_json(),
+            "words": asdict(words),
         },
-        "selector": DEFAULT.selector.to_json(),
+        "selector": asdict(DEFAULT.selector),
         "confidence": Confidence().to_json(),
         "parent": None,
     }

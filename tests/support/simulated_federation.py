@@ -19,7 +19,7 @@ from ridgeway.common.base.settings import Sampling
 from ridgeway.common.encoding.encoder_files import save_encoder
 from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.privacy.public_prior import make_prior, prior_bytes, write_prior
-from ridgeway.common.protocol.invitation import Card, Place, read_signed_json
+from ridgeway.common.protocol.invitation import Card, RosterMember, read_signed_json
 from ridgeway.common.protocol.packet import Packet
 from ridgeway.coordinator.deploy.coordinator_folder import create_federation
 from ridgeway.coordinator.round.ask import PeerAnswer, Transport
@@ -143,7 +143,7 @@ class Parties:
             for name, home in self.homes.items()
         }
         places = [
-            Place(name=name, domain=card.domain, key=card.key)
+            RosterMember(name=name, domain=card.domain, key=card.key)
             for name, card in cards.items()
         ]
         for home in self.homes.values():

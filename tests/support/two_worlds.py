@@ -32,8 +32,8 @@ from ridgeway.client.round.answers import answer
 from ridgeway.client.round.holder import Holder
 from ridgeway.client.sums.corpus import is_held_out
 from ridgeway.common.base.errors import RidgewayError
-from ridgeway.common.privacy.document_bound import UNIT, Integers, moved_square
-from ridgeway.common.privacy.public_prior import make_prior, write_prior
+from ridgeway.common.privacy.document_bound import UNIT, moved_square
+from ridgeway.common.privacy.public_prior import Integers, make_prior, write_prior
 from ridgeway.common.protocol.packet import Packet, open_packet, seal_packet
 from ridgeway.coordinator.round.federation import PRIOR, PrivacySettings
 from ridgeway.coordinator.round.round import check_round, run_round

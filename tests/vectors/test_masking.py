@@ -14,7 +14,7 @@ import copy
 import hashlib
 import hmac
 import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import reduce
 from operator import getitem
@@ -53,10 +53,10 @@ Facts = dict[str, Any]
 
 
 def vectors(size: int, members: int = len(SHARED)) -> list[NDArray[np.int64]]:
-    """What the members hold: place · (number − 3)³, which has both signs."""
+    """What the members hold: member · (number − 3)³, which has both signs."""
     return [
-        place * (np.arange(size, dtype=np.int64) - 3) ** 3
-        for place in range(1, members + 1)
+        member * (np.arange(size, dtype=np.int64) - 3) ** 3
+        for member in range(1, members + 1)
     ]
 
 
@@ -67,8 +67,8 @@ def played() -> Facts:
     """The whole session: four members, of whom the third falls away after it has shared."""
     sizes = {SHORT: 5, LONG: LENGTH}
     runs = {
-        lot: run_session(4, lot, vectors(size), seed="vector", not_sent=[3])
-        for lot, size in sizes.items()
+        sum_name: run_session(4, sum_name, vectors(size), seed="vector", not_sent=[3])
+        for sum_name, size in sizes.items()
     }
     run = runs[SHORT]  # all that comes before the vectors is the same in both
     return {
@@ -78,12 +78,12 @@ def played() -> Facts:
             "secrets": written_secrets(run.secrets[1]),
             "kept": run.dealt[1].kept.hex(),
             "envelopes": written(
-                {place: run.dealt[place].envelopes[1] for place in SHARED[1:]}
+                {member: run.dealt[member].envelopes[1] for member in SHARED[1:]}
             ),
             "held": written(run.held[1]),
         },
         "sent": SENT,
-        **{lot: opened(each) for lot, each in runs.items()},
+        **{sum_name: opened(run) for sum_name, run in runs.items()},
     }
 
 
@@ -105,45 +105,31 @@ def played_large() -> Facts:
             "held": written(run.held[1]),
         },
         "holders": {
-            str(place): sorted(holders) for place, holders in run.holders.items()
+            str(member): sorted(holders) for member, holders in run.holders.items()
         },
         "sent": sorted(run.reveals),
         SHORT: {
             **opened(run),
-            "locks": {str(place): lock for place, lock in run.locks.items()},
+            "locks": {str(member): lock for member, lock in run.locks.items()},
         },
     }
 
 
 def opened(run: Transcript) -> Facts:
-    """One lot, from the sealed vectors to the total; long vectors by their digests."""
+    """One sum, from the sealed vectors to the total; long vectors by their digests."""
     total = run.total
     return {
         "sealed": {
-            str(place): shown(vector.data) for place, vector in run.sealed.items()
+            str(member): shown(vector.data) for member, vector in run.sealed.items()
         },
         "confirmations": {
-            str(place): signature for place, signature in run.confirmations.items()
+            str(member): signature for member, signature in run.confirmations.items()
         },
         "reveals": {str(giver): written(parts) for giver, parts in run.reveals.items()},
         "total": total.tolist()
         if len(total) < BLOCK
         else shown(total.astype("<i8").data.cast("B")),
     }
-
-
-def opened_sum(
-    agreement: Agreement,
-    lot: str,
-    holders: Mapping[int, Collection[int]],
-    sealed: dict[int, Sealed],
-    reveals: dict[int, dict[int, bytes]],
-) -> NDArray[np.int64]:
-    size = len(next(iter(sealed.values())))
-    opening = Opening(agreement, lot, holders, size)
-    for place, vector in sealed.items():
-        opening.add(place, vector)
-    return opening.total(reveals)
 
 
 def shown(content: memoryview) -> str:
@@ -163,11 +149,11 @@ def written_secrets(secrets: Secrets) -> Facts:
 
 
 def written(parts: Mapping[int, bytes]) -> dict[str, str]:
-    return {str(place): part.hex() for place, part in parts.items()}
+    return {str(member): part.hex() for member, part in parts.items()}
 
 
 def read(parts: dict[str, str]) -> dict[int, bytes]:
-    return {int(place): bytes.fromhex(part) for place, part in parts.items()}
+    return {int(member): bytes.fromhex(part) for member, part in parts.items()}
 
 
 # Replaying from the file alone
@@ -200,8 +186,8 @@ def hold(facts: Facts) -> dict[str, str]:
         bytes.fromhex(words["nonce"]), bytes.fromhex(words["cipher"]), *keys
     )
     opened = {
-        place: open_envelope(agreement_of(facts), secrets, 1, place, envelope)
-        for place, envelope in read(first["envelopes"]).items()
+        member: open_envelope(agreement_of(facts), secrets, 1, member, envelope)
+        for member, envelope in read(first["envelopes"]).items()
     }
     return written({**opened, 1: bytes.fromhex(first["kept"])})
 
@@ -209,7 +195,7 @@ def hold(facts: Facts) -> dict[str, str]:
 def choose(facts: Facts) -> list[int]:
     """The first member of a large cohort draws who holds its shares."""
     random = iter(facts["first"]["random"])
-    others = [place for place in agreement_of(facts).places if place != 1]
+    others = [member for member in agreement_of(facts).indices if member != 1]
     return list(
         draw(others, facts["neighbourhood"][0], lambda _: bytes.fromhex(next(random)))
     )
@@ -217,13 +203,14 @@ def choose(facts: Facts) -> list[int]:
 
 def give(facts: Facts) -> dict[str, str]:
     """The first member gives out its shares."""
-    agreement, lot, held = (
-        agreement_of(facts),
-        facts[SHORT],
-        read(facts["first"]["held"]),
-    )
+    agreement = agreement_of(facts)
+    sum_facts = facts[SHORT]
+    held = read(facts["first"]["held"])
     signed, locks = (
-        {int(place): signature for place, signature in lot.get(name, {}).items()}
+        {
+            int(member): signature
+            for member, signature in sum_facts.get(name, {}).items()
+        }
         for name in ("confirmations", "locks")
     )
     return written(
@@ -232,7 +219,7 @@ def give(facts: Facts) -> dict[str, str]:
             1,
             SHORT,
             held,
-            agreement.places,
+            agreement.indices,
             facts["sent"],
             signed,
             locks=locks,
@@ -242,21 +229,21 @@ def give(facts: Facts) -> dict[str, str]:
 
 def total(facts: Facts) -> list[int]:
     """The coordinator opens the sum."""
-    lot = facts[SHORT]
+    sum_facts = facts[SHORT]
     agreement, sent = agreement_of(facts), facts["sent"]
-    everybody = dict.fromkeys(map(str, agreement.places), agreement.places)
+    everybody = dict.fromkeys(map(str, agreement.indices), agreement.indices)
     holders = {
-        int(place): each for place, each in facts.get("holders", everybody).items()
+        int(member): some for member, some in facts.get("holders", everybody).items()
     }
+    reveals = {int(giver): read(parts) for giver, parts in sum_facts["reveals"].items()}
     sealed = {
-        place: Sealed.of_bytes(vector)
-        for place, vector in read(lot["sealed"]).items()
-        if place in sent
+        member: Sealed.of_bytes(vector)
+        for member, vector in read(sum_facts["sealed"]).items()
     }
-    reveals = {int(giver): read(parts) for giver, parts in lot["reveals"].items()}
-    return [
-        int(number) for number in opened_sum(agreement, SHORT, holders, sealed, reveals)
-    ]
+    opening = Opening(agreement, SHORT, holders, len(sealed[sent[0]]))
+    for member in sent:
+        opening.add(member, sealed[member])
+    return [int(number) for number in opening.total(reveals)]
 
 
 STEPS: dict[str, tuple[Callable[[Facts], Any], tuple[str, ...]]] = {
@@ -412,11 +399,9 @@ def of_sums(facts: Facts) -> list[Damage]:
 
 
 def damages_of_large(facts: Facts) -> list[Facts]:
-    lot = facts[SHORT]
-    locks, dealer = (
-        lot["locks"],
-        next(place for place in facts["first"]["held"] if place != "3"),
-    )
+    sum_facts = facts[SHORT]
+    locks = sum_facts["locks"]
+    dealer = next(member for member in facts["first"]["held"] if member != "3")
     bare = dict(list(locks.items())[:5])  # more than two thirds of seven, and no more
     changes: list[Damage] = [
         ("a lock less", [SHORT, "locks"], without(bare, "2"), "not_locked"),
@@ -430,15 +415,15 @@ def damages_of_large(facts: Facts) -> list[Facts]:
         (
             "a signature in a lock's place",
             [SHORT, "locks"],
-            {**bare, "2": lot["confirmations"]["2"]},
+            {**bare, "2": sum_facts["confirmations"]["2"]},
             "not_locked",
         ),
         (
             "no signature of one that dealt",
             [SHORT],
             {
-                **lot,
-                "confirmations": without(lot["confirmations"], dealer),
+                **sum_facts,
+                "confirmations": without(sum_facts["confirmations"], dealer),
                 "locks": without(locks, dealer),
             },
             "not_confirmed",
@@ -486,10 +471,10 @@ def without(facts: Facts, key: str) -> Facts:
 
 def altered(facts: Facts, path: list[str | int], value: Any) -> Facts:
     changed = copy.deepcopy(facts)
-    place: Any = changed
+    target: Any = changed
     for step in path[:-1]:
-        place = place[step]
-    place[path[-1]] = value
+        target = target[step]
+    target[path[-1]] = value
     return changed
 
 
@@ -501,70 +486,42 @@ def stored() -> Facts:
     return facts
 
 
-def write() -> None:
-    facts, large = played(), played_large()
-    content = {
-        "session": facts,
-        "damaged": damages(facts),
+def content() -> Facts:
+    session = played()
+    large = played_large()
+    return {
+        "session": session,
+        "damaged": damages(session),
         "large": large,
         "damaged_large": damages_of_large(large),
     }
-    FILE.write_text(
-        json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
-    )
 
 
-@pytest.fixture(scope="module")
-def now() -> Facts:
-    return played()
+def write() -> None:
+    words = json.dumps(content(), indent=1, ensure_ascii=False)
+    FILE.write_text(f"{words}\n", encoding="utf-8")
 
 
-@pytest.mark.parametrize("part", ["agreement", "id", "first", "sent", SHORT, LONG])
-def test_every_byte_of_a_session_is_fixed(now: Facts, part: str) -> None:
-    """Adverts, agreement, envelopes, sealed vectors, confirmations, reveals, totals: known secrets
-    give known bytes.
+def test_every_byte_of_both_sessions_is_fixed() -> None:
+    """Adverts, agreement, envelopes, sealed vectors, confirmations, locks, reveals, totals: known
+    secrets give known bytes. So are the sizes of neighbourhoods, who holds whose shares, and what
+    the sessions are damaged by.
     """
-    assert now[part] == stored()["session"][part]
-
-
-def test_every_byte_of_a_session_of_neighbours_is_fixed() -> None:
-    """The sizes of neighbourhoods, who holds whose shares, and all that is sealed, signed, locked
-    and revealed.
-    """
-    assert played_large() == stored()["large"]
-
-
-def test_the_file_holds_no_more_and_no_less(now: Facts) -> None:
-    """What it says of damage is what the sessions of today are damaged by."""
-    large = stored()["large"]
-    damaged = {"damaged": damages(now), "damaged_large": damages_of_large(large)}
-    assert stored() == {"session": now, "large": large, **damaged}
+    now = content()
+    for part, facts in stored().items():
+        assert now.pop(part) == facts, part
+    assert not now
 
 
 def test_holders_are_those_with_the_least_random_numbers() -> None:
     """By other means than the code: each other member draws sixteen bytes, in the order of
-    places.
+    members.
     """
     first = stored()["large"]["first"]
     drawn = sorted(zip(first["random"], range(2, LARGE + 1), strict=True))[
         : NEIGHBOURHOOD[0]
     ]
-    assert sorted(place for _, place in drawn) == first["holders"]
-
-
-def test_the_total_is_the_plain_sum() -> None:
-    """Of those who have sent."""
-    session = stored()["session"]
-    sums = [
-        np.sum([vectors(size)[place - 1] for place in SENT], axis=0)
-        for size in (5, LENGTH)
-    ]
-    assert session[SHORT]["total"] == sums[0].tolist()
-    assert session[LONG]["total"] == shown(sums[1].astype("<i8").data.cast("B"))
-    large = [
-        vector for place, vector in enumerate(vectors(5, LARGE), start=1) if place != 3
-    ]
-    assert stored()["large"][SHORT]["total"] == np.sum(large, axis=0).tolist()
+    assert sorted(member for _, member in drawn) == first["holders"]
 
 
 def mask(session: Facts, secret: bytes, purpose: str, size: int) -> list[int]:
@@ -587,19 +544,25 @@ def test_a_sealed_vector_is_what_the_protocol_says() -> None:
     all pairs, added.
     """
     session, size = stored()["session"], 5
-    secrets, lots = session["first"]["secrets"], session["agreement"]["lots"]
-    lot = lots.index(SHORT)
+    secrets = session["first"]["secrets"]
+    index = session["agreement"]["lots"].index(SHORT)
     masks = [
-        mask(session, bytes.fromhex(secrets["seeds"][lot]), f"own mask {SHORT} 1", size)
+        mask(
+            session, bytes.fromhex(secrets["seeds"][index]), f"own mask {SHORT} 1", size
+        )
     ]
-    private = X25519PrivateKey.from_private_bytes(bytes.fromhex(secrets["masks"][lot]))
+    private = X25519PrivateKey.from_private_bytes(
+        bytes.fromhex(secrets["masks"][index])
+    )
     for other in SHARED[1:]:
-        public = bytes.fromhex(session["agreement"]["adverts"][other - 1]["masks"][lot])
+        public = bytes.fromhex(
+            session["agreement"]["adverts"][other - 1]["masks"][index]
+        )
         agreed = private.exchange(X25519PublicKey.from_public_bytes(public))
         masks.append(mask(session, agreed, f"mask in pairs {SHORT} 1 {other}", size))
     numbers = [
-        sum(each) % 2**64
-        for each in zip(vectors(size)[0].tolist(), *masks, strict=True)
+        sum(numbers) % 2**64
+        for numbers in zip(vectors(size)[0].tolist(), *masks, strict=True)
     ]
     assert (
         session[SHORT]["sealed"]["1"]
@@ -627,8 +590,8 @@ def test_a_session_can_be_replayed_from_the_file_alone(session: str, step: str) 
 
 
 def all_damages() -> list[Any]:
-    found = stored() if FILE.exists() else {"damaged": [], "damaged_large": []}
-    kinds = {"session": found["damaged"], "large": found["damaged_large"]}
+    facts = stored() if FILE.exists() else {"damaged": [], "damaged_large": []}
+    kinds = {"session": facts["damaged"], "large": facts["damaged_large"]}
     return [
         pytest.param(name, each, id=f"{name} {each['what']}")
         for name, every in kinds.items()

@@ -9,6 +9,7 @@ import pickle
 import re
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -125,12 +126,7 @@ def test_the_digest_is_fixed() -> None:
 )
 def test_whatever_changes_changes_the_digest(other: dict[str, Any]) -> None:
     """Two statistics are the same only if their terms and their sums are."""
-    one = fixed()
-    plain = {
-        name: getattr(one, name)
-        for name in ("domain", "encoder_name", "fingerprint", "sampling", "statistics")
-    }
-    assert Prepared(**{**plain, **other}).digest != DIGEST
+    assert replace(fixed(), **other).digest != DIGEST
 
 
 def test_the_bytes_of_version_1_are_fixed() -> None:
@@ -159,10 +155,7 @@ def test_what_is_saved_is_what_is_loaded(path: Path) -> None:
     turned = Statistics(
         np.asfortranarray(one.statistics.gram), np.asfortranarray(one.statistics.cross)
     )
-    save_prepared(
-        Prepared(one.domain, one.encoder_name, one.fingerprint, one.sampling, turned),
-        path,
-    )
+    save_prepared(replace(one, statistics=turned), path)
     assert path.read_bytes() == FILE
     assert list(path.parent.iterdir()) == [path]
     assert path.stat().st_mode & 0o777 == 0o600
@@ -179,18 +172,18 @@ def test_a_flipped_byte_is_refused_or_means_the_same(path: Path, mask: int) -> N
     file.
     """
     refused = 0
-    for place in range(len(FILE)):
+    for position in range(len(FILE)):
         flipped = bytearray(FILE)
-        flipped[place] ^= mask
+        flipped[position] ^= mask
         path.write_bytes(flipped)
         try:
             loaded = load_prepared(path)
         except FormatError as error:
-            assert str(error).startswith(str(path)), (place, error)
+            assert str(error).startswith(str(path)), (position, error)
             refused += 1
         else:
-            assert loaded.digest == DIGEST, place
-            assert loaded.statistics.equals(fixed().statistics), place
+            assert loaded.digest == DIGEST, position
+            assert loaded.statistics.equals(fixed().statistics), position
     assert refused >= len(FILE) - 40, "only white space and spare bytes may change"
 
 
@@ -216,8 +209,6 @@ def test_a_file_with_more_at_its_end_is_refused(path: Path, more: bytes) -> None
         ),
         (terms(format="ridgeway.parts"), "it is ridgeway.parts, not statistics"),
         (terms(domain="../law"), "invalid domain name"),
-        (terms(domain=""), "invalid domain name"),
-        (terms(domain="x" * 65), "invalid domain name"),
         (terms(domain=7), "not a statistics file"),
         (terms(sampling={"window": 0, "max_tokens": 0}), "window is 0"),
         (terms(sampling={"window": 64}), "changed after it was written"),
@@ -352,10 +343,7 @@ def test_a_file_that_is_not_there_is_named(path: Path) -> None:
 @pytest.mark.parametrize("name", ["law", "Law-2.1_b", "право", "x" * 64, "7"])
 def test_a_domain_may_have_a_plain_name(name: str) -> None:
     """Letters of any language, digits, dots, dashes and underscores."""
-    assert (
-        Prepared(name, "tiny", FINGERPRINT, Sampling(), fixed().statistics).domain
-        == name
-    )
+    assert replace(fixed(), domain=name).domain == name
 
 
 @pytest.mark.parametrize(
@@ -364,4 +352,4 @@ def test_a_domain_may_have_a_plain_name(name: str) -> None:
 def test_a_domain_may_not_have_a_name_that_misleads(name: str) -> None:
     """Names become file names and keys: no paths, no white space, nothing hidden."""
     with pytest.raises(InputError, match="invalid domain name"):
-        Prepared(name, "tiny", FINGERPRINT, Sampling(), fixed().statistics)
+        replace(fixed(), domain=name)

@@ -318,7 +318,7 @@ def test_a_request_of_anybody_else_is_refused_and_tells_no_round(
     home: Holder, message: Message
 ) -> None:
     """Only the pinned coordinator is answered."""
-    blobs = (b"",) * message.blob_count.start
+    blobs = (b"",) * message.blob_count
     request = seal_packet(message, fixed_identity(9), round=ROUND, blobs=blobs)
     opened = open_packet(answer(home, request))
     assert isinstance(opened.message, Refusal)

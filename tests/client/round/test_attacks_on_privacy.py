@@ -41,9 +41,7 @@ from ridgeway.client.round import private_sums
 from ridgeway.client.round.answers import answer
 from ridgeway.client.round.holder import PRIOR, Holder
 from ridgeway.common.base.errors import InputError
-from ridgeway.common.privacy.document_bound import (
-    Integers,
-)
+from ridgeway.common.privacy.public_prior import Integers
 from ridgeway.common.protocol.messages import (
     Announce,
     Collect,

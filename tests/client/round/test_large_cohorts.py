@@ -15,7 +15,7 @@ import pytest
 
 from ridgeway.client.round.totals import SIGNED
 from ridgeway.common.base.errors import RoundFailed
-from ridgeway.common.masking.shares import pack_by_place, unpack_by_place
+from ridgeway.common.masking.shares import pack_by_member, unpack_by_member
 from ridgeway.common.protocol.messages import (
     ENVELOPE_BYTES,
     ConfirmSum,
@@ -179,7 +179,7 @@ def test_envelopes_of_others_than_those_who_shared_are_refused(
         for sender in ALL
         if coordinator.place(name) in coordinator.dealt(sender)
     )
-    sent = unpack_by_place(coordinator.post(receiver), ENVELOPE_BYTES)
+    sent = unpack_by_member(coordinator.post(receiver), ENVELOPE_BYTES)
     own = coordinator.place(receiver)
     place, envelope = next(iter(sent.items()))
     others = [each for each in range(1, 6) if each not in (*sent, own)]
@@ -190,7 +190,7 @@ def test_envelopes_of_others_than_those_who_shared_are_refused(
         *({**sent, other: envelope} for other in others),
     ):
         answer = coordinator.ask(
-            receiver, coordinator.hold_request(Seal), (pack_by_place(bad),)
+            receiver, coordinator.hold_request(Seal), (pack_by_member(bad),)
         )
         assert code_of(answer) == "bad_envelope"
     assert coordinator.gave(SealedSums) == []

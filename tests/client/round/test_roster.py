@@ -23,7 +23,7 @@ from ridgeway.client.round.roster import (
 )
 from ridgeway.common.base.errors import FormatError
 from ridgeway.common.deploy.notice import ANNOUNCED_ROSTER, NOTICE
-from ridgeway.common.protocol.invitation import Place, Roster
+from ridgeway.common.protocol.invitation import Roster, RosterMember
 from ridgeway.common.protocol.messages import Announce, Refusal
 from ridgeway.common.protocol.packet import open_packet, seal_packet
 from ridgeway.common.protocol.roster_code import ALPHABET, is_same_code, roster_code
@@ -38,8 +38,8 @@ OTHERS = ("code", "medicine")
 NEW = "code-2"
 
 
-def place(byte: int, name: str, domain: str = "code") -> Place:
-    return Place(name=name, domain=domain, key=fixed_identity(byte).public)
+def place(byte: int, name: str, domain: str = "code") -> RosterMember:
+    return RosterMember(name=name, domain=domain, key=fixed_identity(byte).public)
 
 
 # Functions
@@ -101,7 +101,7 @@ members = st.lists(
 @settings(max_examples=8)
 @given(one=members, other=members)
 def test_two_rosters_have_one_code_only_if_they_are_the_same(
-    one: list[Place], other: list[Place]
+    one: list[RosterMember], other: list[RosterMember]
 ) -> None:
     """In whichever order; 24 letters, 120 bits."""
     code = roster_code(one)
@@ -116,7 +116,7 @@ def test_the_code_of_a_known_roster_stays_the_same() -> None:
     import base64
     import hashlib
 
-    place = Place(name="law-1", domain="law", key="ab" * 32)
+    place = RosterMember(name="law-1", domain="law", key="ab" * 32)
     content = (
         json.dumps(
             [["law-1", "law", "ab" * 32]], indent=1, separators=(",", ": ")
@@ -308,7 +308,7 @@ def test_a_list_with_one_owner_twice_is_not_confirmed(desk: Desk) -> None:
     announce(desk.parties.federation())
     assert desk.members().code == 0
     roster = Roster.model_validate_json((desk.home / ANNOUNCED_ROSTER).read_bytes())
-    twice = (*roster.members, Place(name="twin", domain="code", key=link.before))
+    twice = (*roster.members, RosterMember(name="twin", domain="code", key=link.before))
     content = json.dumps(
         roster.model_copy(update={"members": twice}).model_dump(mode="json")
     )

@@ -23,13 +23,12 @@ from ridgeway.common.base.files import (
     canonical_json,
     config_folder,
     sha256,
-    sha256_of_file,
     whole_folder,
-    without_place,
+    without_folder,
     write_whole,
 )
 from ridgeway.common.base.schema import record_json
-from tests.support.making import contents
+from tests.support.making import allowing, contents
 
 
 @pytest.fixture(autouse=True)
@@ -120,15 +119,6 @@ def test_no_two_divisions_have_the_same_hash(
     ) == same
 
 
-def test_the_hash_of_a_file_is_that_of_its_bytes(tmp_path: Path) -> None:
-    """As any tool would compute it."""
-    (tmp_path / "file").write_bytes(b"abc" * 100_000)
-    assert (
-        sha256_of_file(tmp_path / "file")
-        == hashlib.sha256(b"abc" * 100_000).hexdigest()
-    )
-
-
 # Whole files
 
 
@@ -177,12 +167,9 @@ def test_a_file_has_the_mode_that_was_asked_for(
     tmp_path: Path, mask: int, private: bool, mode: int
 ) -> None:
     """What others may read is the process's rule; a private file is for its owner alone."""
-    before = os.umask(mask)
-    try:
+    with allowing(mask):
         write_whole(tmp_path / "file", b"new", private=private)
         assert os.umask(mask) == mask, "the process's rule is as it was"
-    finally:
-        os.umask(before)
     assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == mode
 
 
@@ -282,12 +269,8 @@ def test_a_folder_has_the_mode_of_any_other(
     tmp_path: Path, mask: int, mode: int
 ) -> None:
     """A release can be read by whoever may read new folders."""
-    before = os.umask(mask)
-    try:
-        with whole_folder(tmp_path / "folder"):
-            pass
-    finally:
-        os.umask(before)
+    with allowing(mask), whole_folder(tmp_path / "folder"):
+        pass
     assert stat.S_IMODE((tmp_path / "folder").stat().st_mode) == mode
 
 
@@ -360,4 +343,4 @@ def test_files_reach_the_disk_unless_they_can_be_made_again(
 def test_only_whole_paths_of_a_folder_are_taken_out_of_a_sentence(
     words: str, said: str | None
 ) -> None:
-    assert without_place(words, Path("/data/co")) == (words if said is None else said)
+    assert without_folder(words, Path("/data/co")) == (words if said is None else said)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import stat
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from ridgeway.common.base.identity import (
     load_identity,
     public_key,
 )
-from tests.support.making import fixed_identity, trapped_pickle
+from tests.support.making import allowing, fixed_identity, trapped_pickle
 
 PUBLIC = fixed_identity().public
 SIGNATURE = fixed_identity().sign(b"text")
@@ -90,11 +89,8 @@ def test_a_key_file_is_read_as_it_was_made(tmp_path: Path) -> None:
 
 def test_only_its_owner_can_read_a_key_file(tmp_path: Path) -> None:
     """Whatever the process allows others by default."""
-    before = os.umask(0)
-    try:
+    with allowing(0):
         create_identity(tmp_path / "key")
-    finally:
-        os.umask(before)
     assert stat.S_IMODE((tmp_path / "key").stat().st_mode) == 0o600
 
 

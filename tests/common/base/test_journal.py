@@ -65,23 +65,14 @@ def test_what_was_appended_is_read_back_in_its_order_and_verifies(
     """By another process, too, which opens the file anew."""
     path = tmp_path_factory.mktemp("journal") / "journal.db"
     journal = Journal(path)
-    added = [entry for each in appends for entry in journal.append(*each)]
+    added = [entry for batch in appends for entry in journal.append(*batch)]
     for reader in (journal, Journal(path)):
         assert reader.entries() == added
         assert reader.verify() == len(added)
     assert [(entry.kind, entry.facts) for entry in added] == [
-        event for each in appends for event in each
+        event for batch in appends for event in batch
     ]
     assert [entry.number for entry in added] == list(range(1, len(added) + 1))
-
-
-def test_only_later_entries_are_read_where_earlier_ones_are_known(
-    tmp_path: Path,
-) -> None:
-    """`after` is the number of the last one known."""
-    journal = filled(tmp_path)
-    assert [entry.number for entry in journal.entries(after=2)] == [3, 4]
-    assert journal.entries(after=4) == []
 
 
 def test_a_journal_that_is_not_there_is_empty(tmp_path: Path) -> None:
@@ -102,21 +93,21 @@ def test_an_entry_that_is_no_longer_json_is_not_left_out_in_silence(
         journal.entries()
 
 
-@given(place=st.integers(1, 4), column=st.sampled_from(COLUMNS), data=st.data())
+@given(number=st.integers(1, 4), column=st.sampled_from(COLUMNS), data=st.data())
 def test_any_change_of_any_column_of_any_entry_is_noticed(
     tmp_path_factory: pytest.TempPathFactory,
-    place: int,
+    number: int,
     column: str,
     data: st.DataObject,
 ) -> None:
     """Also a change that says the same in other words: what was hashed is what stands there."""
     journal = filled(tmp_path_factory.mktemp("journal"))
-    row = {entry.number: entry for entry in journal.entries()}[place]
+    row = {entry.number: entry for entry in journal.entries()}[number]
     value: Any
     if column == "number":
         value = data.draw(
             st.integers(5, 99)
-            if place == 4
+            if number == 4
             else st.integers(5, 99) | st.integers(-9, 0)
         )
     elif column == "facts":
@@ -129,32 +120,42 @@ def test_any_change_of_any_column_of_any_entry_is_noticed(
         )
     else:
         value = data.draw(words.filter(lambda text: text != getattr(row, column)))
-    change(journal, f"update entries set {column} = ? where number = ?", value, place)
+    change(journal, f"update entries set {column} = ? where number = ?", value, number)
     must_not_verify(journal)
 
 
-@pytest.mark.parametrize("place", [1, 2, 3])
-def test_an_entry_that_was_taken_out_is_noticed(tmp_path: Path, place: int) -> None:
-    """Whether or not the later ones are counted anew. Only the end of a chain can be cut off
-    unseen.
-    """
-    journal = filled(tmp_path)
-    change(journal, "delete from entries where number = ?", place)
-    must_not_verify(journal)
-    change(journal, "update entries set number = number - 1 where number > ?", place)
-    must_not_verify(journal)
+MOVE = "update entries set number = ? where number = ?"
+TAMPERING: dict[str, list[tuple[Any, ...]]] = {
+    **{
+        f"{number} is taken out": [("delete from entries where number = ?", number)]
+        for number in (1, 2, 3)
+    },
+    **{
+        f"{number} is taken out and the later ones are counted anew": [
+            ("delete from entries where number = ?", number),
+            ("update entries set number = number - 1 where number > ?", number),
+        ]
+        for number in (1, 2, 3)
+    },
+    **{
+        f"{one} and {other} change places": [
+            (MOVE, 99, one),
+            (MOVE, one, other),
+            (MOVE, other, 99),
+        ]
+        for one, other in ((1, 2), (1, 4), (2, 3), (3, 4))
+    },
+}
 
 
-@pytest.mark.parametrize(("one", "other"), [(1, 2), (1, 4), (2, 3), (3, 4)])
-def test_entries_that_changed_places_are_noticed(
-    tmp_path: Path, one: int, other: int
+@pytest.mark.parametrize("what", TAMPERING)
+def test_entries_that_were_taken_out_or_changed_places_are_noticed(
+    tmp_path: Path, what: str
 ) -> None:
-    """The chain holds them in one order."""
+    """The chain holds all of them in one order. Only its end can be cut off unseen."""
     journal = filled(tmp_path)
-    for source, target in ((one, 99), (other, one), (99, other)):
-        change(
-            journal, "update entries set number = ? where number = ?", target, source
-        )
+    for command, *values in TAMPERING[what]:
+        change(journal, command, *values)
     must_not_verify(journal)
 
 

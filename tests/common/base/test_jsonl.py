@@ -23,15 +23,13 @@ from ridgeway.common.base.jsonl import (
 
 
 def test_fields_are_named_in_order() -> None:
-    """As they were given, without the spaces and empty names between them."""
+    """As they were given, without the spaces and empty names between them; there is no text in no
+    field.
+    """
     assert field_names("prompt, text ,,body") == ("prompt", "text", "body")
-
-
-@pytest.mark.parametrize("words", ["", " ", ",", " , "])
-def test_no_field_is_refused(words: str) -> None:
-    """There is no text in no field."""
-    with pytest.raises(InputError, match="at least one text field"):
-        field_names(words)
+    for words in ("", " ", ",", " , "):
+        with pytest.raises(InputError, match="at least one text field"):
+            field_names(words)
 
 
 @pytest.mark.parametrize(
@@ -80,9 +78,9 @@ def test_a_line_says_the_same_with_and_without_blanks_around_it(
 
     whole = before + line + after
     if whole.strip():
-        found = outcome(lambda: next(jsonl_texts([whole], ("text", "prompt"), "file")))
+        read = outcome(lambda: next(jsonl_texts([whole], ("text", "prompt"), "file")))
         place = "file, line 1"
-        assert found == outcome(
+        assert read == outcome(
             lambda: record_text(parse_line(whole, place), ("text", "prompt"), place)
         )
 
@@ -113,9 +111,9 @@ def test_labelled_texts_are_those_of_each_domain(tmp_path: Path) -> None:
     """In the order of the domains; other files of the folder do not matter."""
     write(tmp_path, law=line("one") + line("two"), code=line("three"))
     (tmp_path / "law.train.jsonl").write_text("not JSON", encoding="utf-8")
-    found = labelled_texts(tmp_path, ("law", "code"), ("text",))
-    assert found == {"law": ["one", "two"], "code": ["three"]}
-    assert list(found) == ["law", "code"]
+    texts = labelled_texts(tmp_path, ("law", "code"), ("text",))
+    assert texts == {"law": ["one", "two"], "code": ["three"]}
+    assert list(texts) == ["law", "code"]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from ridgeway.common.base import native as place
+from ridgeway.common.base import native as native_module
 from tests.support.native import needs_native
 
 ASKED = "from ridgeway.common.base.native import native, why_not; print(native is None, why_not)"
@@ -24,7 +24,7 @@ def test_the_variable_turns_the_module_off() -> None:
     ):
         done = subprocess.run(
             [sys.executable, "-c", ASKED],
-            env=os.environ | {place._SWITCH: value},
+            env=os.environ | {native_module._SWITCH: value},
             capture_output=True,
             text=True,
             check=True,
@@ -37,6 +37,6 @@ def test_a_module_with_other_results_is_not_used(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The vectors at import notice it."""
-    assert place._agrees()
-    monkeypatch.setattr(place, "_TABLE", [-3, 4, 10, 6])
-    assert not place._agrees()
+    assert native_module._agrees()
+    monkeypatch.setattr(native_module, "_TABLE", [-3, 4, 10, 6])
+    assert not native_module._agrees()

@@ -44,12 +44,10 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
     return workshop(tmp_path_factory.mktemp("workshop"))
 
 
-def printed(shop: Workshop, *words: object) -> str:
-    command = [sys.executable, "-c", SPAWNING, *map(str, words)]
-    environment = shop.environment(RIDGEWAY_LINUX="0")
+def printed(shop: Workshop, words: str) -> str:
     done = subprocess.run(
-        command,
-        env=environment,
+        [sys.executable, "-c", SPAWNING, *words.split()],
+        env=shop.environment(RIDGEWAY_LINUX="0"),
         cwd=shop.folder,
         capture_output=True,
         text=True,
@@ -63,41 +61,16 @@ def printed(shop: Workshop, *words: object) -> str:
 @pytest.mark.slow
 def test_sums_releases_and_decisions_need_no_linux(shop: Workshop) -> None:
     """`prepare` gives the same bytes; `solve` and `route` do their work."""
+    encoder = f"--encoder {shop.encoder}"
     for domain in ("code", "law"):
-        words = (
-            f"{domain}.jsonl",
-            "--domain",
-            domain,
-            "--threads",
-            "2",
-            "--fresh",
-            "--out",
-        )
-        printed(
-            shop,
-            "client",
-            "prepare",
-            *words,
-            f"other-{domain}.stats",
-            "--encoder",
-            shop.encoder,
-        )
-        assert shop.prepare(*words, f"same-{domain}.stats").code == 0
-        assert (shop / f"other-{domain}.stats").read_bytes() == (
-            shop / f"same-{domain}.stats"
-        ).read_bytes()
-    names = ("other-code.stats", "other-law.stats")
-    printed(
-        shop,
-        "coordinator",
-        "solve",
-        *names,
-        "--encoder",
-        shop.encoder,
-        "--out",
-        "other",
-    )
-    assert printed(shop, "route", "other", "0123").startswith("code")
+        words = f"{domain}.jsonl --domain {domain} --threads 2 --fresh --out"
+        printed(shop, f"client prepare {words} other-{domain}.stats {encoder}")
+        assert shop.prepare(*words.split(), f"same-{domain}.stats").code == 0
+        other, same = (shop / f"{name}-{domain}.stats" for name in ("other", "same"))
+        assert other.read_bytes() == same.read_bytes()
+    names = "other-code.stats other-law.stats"
+    printed(shop, f"coordinator solve {names} {encoder} --out other")
+    assert printed(shop, "route other 0123").startswith("code")
 
 
 @pytest.mark.slow
@@ -110,17 +83,9 @@ def test_a_federation_is_simulated_by_processes_that_are_not_forked(
     for domain in ALPHABETS:
         for part in ("train", "test"):
             write_jsonl(shop / "data" / f"{domain}.{part}.jsonl", sentences(domain, 30))
-    words = (
-        "--data",
-        "data",
-        "--encoder",
-        shop.encoder,
-        "--out",
-        "simulated",
-        "--json",
-    )
-    assert json.loads(printed(shop, "simulate", *words))["holders"] == len(ALPHABETS)
-    assert printed(shop, "route", "simulated", "abcdefgh").startswith("law")
+    words = f"simulate --data data --encoder {shop.encoder} --out simulated --json"
+    assert json.loads(printed(shop, words))["holders"] == len(ALPHABETS)
+    assert printed(shop, "route simulated abcdefgh").startswith("law")
 
 
 @pytest.mark.slow
@@ -143,6 +108,11 @@ def test_a_release_is_served_by_processes_that_are_not_forked(
         assert serving.stop() == 0
 
 
+def is_running(command: str) -> bool:
+    """Whether there is a process with this command line, as a regular expression."""
+    return not subprocess.run(["pgrep", "-f", command], capture_output=True).returncode
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("killed", ["parent", "child"])
 def test_a_session_ends_with_the_process_that_it_was_started_for(
@@ -156,20 +126,12 @@ def test_a_session_ends_with_the_process_that_it_was_started_for(
     ):
         try:
             end_session_with(parent.pid, child.pid)
-            watch = ["pgrep", "-f", f"sh {parent.pid} {child.pid}$"]
-            assert (
-                subprocess.run(watch, capture_output=True, check=False).returncode == 0
-            )
+            watch = f"sh {parent.pid} {child.pid}$"
+            assert is_running(watch)
             {"parent": parent, "child": child}[killed].kill()
             parent.wait() if killed == "parent" else child.wait()
             wait_for_end(child)
-            wait_for(
-                "the watch has ended",
-                lambda: (
-                    subprocess.run(watch, capture_output=True, check=False).returncode
-                    == 1
-                ),
-            )
+            wait_for("the watch has ended", lambda: not is_running(watch))
             assert (parent.poll() is None) == (killed == "child")
         finally:
             parent.kill()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -104,7 +105,7 @@ def test_a_setting_that_cannot_be_is_one_sentence(
 )
 def test_words_come_back_from_their_json(made: WordFeatures) -> None:
     """Files of earlier versions, which do not tell how long runs are, are refused."""
-    assert WordFeatures.of_json(made.to_json()) == made
+    assert WordFeatures.of_json(asdict(made)) == made
     with pytest.raises(InputError, match="another version"):
         WordFeatures.of_json({"width": 512, "amplitude": 1024})
 
@@ -161,5 +162,3 @@ def test_a_sampling_survives_its_json(
     sampling = Sampling(window, stride=stride, **more)
     assert Sampling.of_json(sampling.to_json()) == sampling
     assert set(Sampling(window).to_json()) == {"window", "max_tokens"}
-    for made in (Ridge(0.5, relative=False), Selector("entropy", 3)):
-        assert type(made)(**made.to_json()) == made

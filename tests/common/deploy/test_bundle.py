@@ -23,6 +23,8 @@ from ridgeway.common.deploy.bundle import (
     source_files,
     write_app,
 )
+from ridgeway.common.deploy.processes import flower_environment
+from tests.support.making import allowing
 
 
 def packed(app: Path) -> bytes:
@@ -53,11 +55,8 @@ def test_the_same_code_has_the_same_hash_whatever_its_times_permissions_and_orde
 ) -> None:
     """Times, permissions, umask and files beside the code do not change a bundle."""
     write_app(tmp_path / "one")
-    old = os.umask(0o077)
-    try:
+    with allowing(0o077):
         write_app(tmp_path / "two")
-    finally:
-        os.umask(old)
     spoil_what_does_not_count(tmp_path / "two")
     assert packed(tmp_path / "one") == packed(tmp_path / "two") == installed_bundle()
     assert hashlib.sha256(installed_bundle()).hexdigest() == installed_sha256()
@@ -70,12 +69,7 @@ def test_flower_makes_the_same_bytes(tmp_path: Path) -> None:
     app = tmp_path / "app"
     write_app(app)
     spoil_what_does_not_count(app)
-    environment = {
-        **os.environ,
-        "FLWR_HOME": str(tmp_path / "home"),
-        "FLWR_TELEMETRY_ENABLED": "0",
-    }
-    environment["FLWR_DISABLE_UPDATE_CHECK"] = "1"
+    environment = flower_environment(tmp_path / "home")
     # Ridgeway is imported before the app's folder is looked into, which has the code of holders
     # alone
     program = "import ridgeway.coordinator; from flwr.cli.app import app; app()"
@@ -120,19 +114,21 @@ def test_an_app_folder_is_replaced_whole_but_no_other_folder(tmp_path: Path) -> 
     assert (tmp_path / "other" / "thesis.txt").exists()
 
 
-@pytest.mark.parametrize("name", ["test_it.py", "it_test.py"])
-def test_a_file_that_flower_would_leave_out_is_refused(name: str) -> None:
-    with pytest.raises(BundleError, match="leave"):
-        bundle._pack({f"ridgeway/client/round/{name}": b""})
-
-
-def test_files_beyond_flowers_limits_are_refused() -> None:
-    with pytest.raises(BundleError, match="divide it"):
-        bundle._pack({"ridgeway/long.py": b"#" * (bundle.MAX_FILE_BYTES + 1)})
-    with pytest.raises(BundleError, match="merge"):
-        bundle._pack(
-            {f"ridgeway/m{number}.py": b"" for number in range(bundle.MAX_FILES + 1)}
-        )
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        ({"ridgeway/client/round/test_it.py": b""}, "leave"),
+        ({"ridgeway/client/round/it_test.py": b""}, "leave"),
+        ({"ridgeway/long.py": b"#" * (bundle.MAX_FILE_BYTES + 1)}, "divide it"),
+        ({f"ridgeway/m{n}.py": b"" for n in range(bundle.MAX_FILES + 1)}, "merge"),
+    ],
+    ids=["test_it.py", "it_test.py", "a large file", "many files"],
+)
+def test_what_flower_would_refuse_or_leave_out_is_refused(
+    files: dict[str, bytes], words: str
+) -> None:
+    with pytest.raises(BundleError, match=words):
+        bundle._pack(files)
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,15 +18,17 @@ from ridgeway.common.deploy.node_key import (
     public_line,
 )
 
+Key = ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey
 
-def openssh(key: ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey) -> bytes:
+
+def openssh(key: Key) -> bytes:
     none = serialization.NoEncryption()
     return key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, none
     )
 
 
-def openssh_line(key: ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey) -> str:
+def openssh_line(key: Key) -> str:
     openssh_form = serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
     return key.public_key().public_bytes(*openssh_form).decode()
 
@@ -42,37 +45,12 @@ def test_a_new_key_is_private_and_has_one_public_line(tmp_path: Path) -> None:
     assert line != create_node_key(tmp_path / "other")
 
 
-def test_flower_reads_the_key(tmp_path: Path) -> None:
-    """The very calls that flower-supernode and `flwr supernode register` make on such a key."""
-    create_node_key(tmp_path / "node.key")
-    private = serialization.load_ssh_private_key(
-        (tmp_path / "node.key").read_bytes(), None
-    )
-    public = serialization.load_ssh_public_key(
-        public_line(tmp_path / "node.key").encode()
-    )
-    assert (
-        isinstance(private, ec.EllipticCurvePrivateKey)
-        and private.public_key() == public
-    )
-
-
-def test_a_key_is_never_overwritten(tmp_path: Path) -> None:
-    create_node_key(tmp_path / "node.key")
-    before = (tmp_path / "node.key").read_bytes()
-    with pytest.raises(IdentityError, match="never overwritten"):
-        create_node_key(tmp_path / "node.key")
-    assert (tmp_path / "node.key").read_bytes() == before
-
-
 @pytest.mark.parametrize(
     "key",
     [ec.generate_private_key(ec.SECP256R1()), ed25519.Ed25519PrivateKey.generate()],
     ids=["p256", "ed25519"],
 )
-def test_a_key_of_another_kind_is_refused(
-    tmp_path: Path, key: ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey
-) -> None:
+def test_a_key_of_another_kind_is_refused(tmp_path: Path, key: Key) -> None:
     (tmp_path / "node.key").write_bytes(openssh(key))
     with pytest.raises(IdentityError, match="another kind"):
         public_line(tmp_path / "node.key")
@@ -114,8 +92,7 @@ def test_a_line_has_one_spelling(tmp_path: Path) -> None:
     ],
     ids=["empty", "no kind", "cut", "altered", "two lines", "options", "endless"],
 )
-def test_a_damaged_line_is_refused(tmp_path: Path, spoil: object) -> None:
+def test_a_damaged_line_is_refused(tmp_path: Path, spoil: Callable[[str], str]) -> None:
     line = create_node_key(tmp_path / "node.key")
-    assert callable(spoil)
     with pytest.raises(IdentityError):
         check_public_line(spoil(line))

@@ -43,9 +43,9 @@ SIZES = sorted(
 
 
 def sizes_for(members: int) -> Neighbourhood:
-    found = neighbourhood_for(members)
-    assert found is not None
-    return found
+    sizes = neighbourhood_for(members)
+    assert sizes is not None
+    return sizes
 
 
 @pytest.mark.parametrize("members", SIZES)
@@ -69,13 +69,13 @@ def test_small_cohorts_are_complete_and_too_large_ones_are_refused() -> None:
 
 
 def test_everybody_is_drawn_equally_often() -> None:
-    """No place is likelier than another, and as many are drawn as are asked for."""
+    """No member is likelier than another, and as many are drawn as are asked for."""
     others, times = range(2, 22), 3000
     counts = dict.fromkeys(others, 0)
     for _ in range(times):
         drawn = draw(others, 7, secrets.token_bytes)
         assert len(set(drawn)) == 7
         assert list(drawn) == sorted(drawn)
-        for place in drawn:
-            counts[place] += 1
+        for member in drawn:
+            counts[member] += 1
     assert chisquare(list(counts.values())).pvalue > 1e-6

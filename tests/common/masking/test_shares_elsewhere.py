@@ -21,7 +21,7 @@ from tests.support.seeds import few_examples
 
 FIELD = GF(PRIME, symmetric=False)
 SECRETS = st.binary(min_size=SECRET_BYTES, max_size=SECRET_BYTES)
-PLACES = st.sets(st.integers(1, 10_000), min_size=1, max_size=8)
+INDICES = st.sets(st.integers(1, 10_000), min_size=1, max_size=8)
 EDGES = [
     bytes(SECRET_BYTES),
     b"\xff" * SECRET_BYTES,
@@ -33,7 +33,7 @@ EDGES = [
 def solved(shares: Mapping[int, bytes]) -> list[int]:
     """The coefficients, the constant one first, of the polynomial through these shares."""
     powers = [
-        [FIELD(place) ** power for power in range(len(shares))] for place in shares
+        [FIELD(index) ** power for power in range(len(shares))] for index in shares
     ]
     values = [[FIELD(int.from_bytes(share, "big"))] for share in shares.values()]
     equations = DomainMatrix(powers, (len(shares), len(shares)), FIELD)
@@ -41,17 +41,17 @@ def solved(shares: Mapping[int, bytes]) -> list[int]:
     return [int(row[0]) % PRIME for row in answer.to_list()]
 
 
-def evaluated(coefficients: Sequence[int], places: Sequence[int]) -> dict[int, bytes]:
+def evaluated(coefficients: Sequence[int], indices: Sequence[int]) -> dict[int, bytes]:
     """Shares of the polynomial with these coefficients, the constant one first."""
     values = gf_multi_eval(
-        [ZZ(each) for each in reversed(coefficients)],
-        [ZZ(place) for place in places],
+        [ZZ(coefficient) for coefficient in reversed(coefficients)],
+        [ZZ(index) for index in indices],
         PRIME,
         ZZ,
     )
     return {
-        place: int(value).to_bytes(SHARE_BYTES, "big")
-        for place, value in zip(places, values, strict=True)
+        index: int(value).to_bytes(SHARE_BYTES, "big")
+        for index, value in zip(indices, values, strict=True)
     }
 
 
@@ -64,22 +64,22 @@ def test_the_field_is_one() -> None:
 @few_examples
 @given(
     secret=SECRETS | st.sampled_from(EDGES),
-    places=PLACES,
+    indices=INDICES,
     seed=st.text(max_size=4),
     data=st.data(),
 )
 def test_their_interpolation_of_our_shares_gives_the_secret(
-    secret: bytes, places: set[int], seed: str, data: st.DataObject
+    secret: bytes, indices: set[int], seed: str, data: st.DataObject
 ) -> None:
     """Of any shares that are enough; all of them together lie on one polynomial of the degree that
     was wanted.
     """
-    threshold = data.draw(st.integers(1, len(places)))
-    shares = split(secret, threshold, sorted(places), fixed_random(seed))
-    chosen = data.draw(st.sets(st.sampled_from(sorted(places)), min_size=threshold))
-    assert solved({place: shares[place] for place in chosen})[0] == int.from_bytes(
+    threshold = data.draw(st.integers(1, len(indices)))
+    shares = split(secret, threshold, sorted(indices), fixed_random(seed))
+    chosen = data.draw(st.sets(st.sampled_from(sorted(indices)), min_size=threshold))
+    assert solved({index: shares[index] for index in chosen})[0] == int.from_bytes(
         secret, "big"
     )
     coefficients = solved(shares)
     assert all(coefficient == 0 for coefficient in coefficients[threshold:])
-    assert evaluated(coefficients[:threshold], sorted(places)) == shares
+    assert evaluated(coefficients[:threshold], sorted(indices)) == shares

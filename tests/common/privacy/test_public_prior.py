@@ -11,7 +11,11 @@ import pytest
 
 from ridgeway.common.base.errors import EncoderMismatch, FormatError, InputError
 from ridgeway.common.privacy import public_prior
-from ridgeway.common.privacy.built_in_text import Places, built_in_text, this_machine
+from ridgeway.common.privacy.built_in_text import (
+    TextFolders,
+    built_in_text,
+    this_machine,
+)
 from ridgeway.common.privacy.document_vectors import document_vectors
 from ridgeway.common.privacy.public_prior import (
     MAX_ROW_SUM,
@@ -68,19 +72,18 @@ def test_a_prior_survives_its_file(tmp_path: Path) -> None:
     """What is read is what was written, by fingerprint."""
     prior = make_prior(tiny_encoder(), [texts(50)])
     write_prior(prior, tmp_path / "prior")
-    found = read_prior(tmp_path / "prior")
-    assert found.fingerprint == prior.fingerprint
-    assert np.array_equal(found.tokens.mean, prior.tokens.mean)
-    assert np.array_equal(found.tokens.matrix, prior.tokens.matrix)
+    assert read_prior(tmp_path / "prior").fingerprint == prior.fingerprint
 
 
 def test_a_changed_prior_is_refused(tmp_path: Path) -> None:
     """Every flipped byte shows; so does a missing file, and anything that is not a prior."""
     content = prior_bytes(make_prior(tiny_encoder(), [texts(50)]))
-    for place in range(0, len(content), 7):
+    for position in range(0, len(content), 7):
         with pytest.raises(FormatError):
             prior_of_bytes(
-                content[:place] + bytes([content[place] ^ 4]) + content[place + 1 :]
+                content[:position]
+                + bytes([content[position] ^ 4])
+                + content[position + 1 :]
             )
     for other in (b"", b"text", content[:-1], content + b"x"):
         with pytest.raises(FormatError):
@@ -133,6 +136,6 @@ def test_every_machine_has_text_for_a_prior(monkeypatch: pytest.MonkeyPatch) -> 
         "ridgeway.common.privacy.built_in_text.MAX_KIND_CHARACTERS", 20_000
     )
     here = this_machine()
-    bare = Places(here.library, Path("nowhere"), (), Path("nowhere"))
+    bare = TextFolders(here.library, Path("nowhere"), (), Path("nowhere"))
     assert {"reference", "sources"} <= set(built_in_text(bare))
     assert built_in_prior(tiny_encoder()).width == 6

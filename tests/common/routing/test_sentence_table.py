@@ -5,7 +5,7 @@ decides.
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -338,7 +338,7 @@ def release(
             **encoder.more,
         },
         "sampling": SAMPLING.to_json(),
-        "selector": Selector().to_json(),
+        "selector": asdict(Selector()),
         "confidence": Confidence(calibrated=True).to_json(),
     }
     weights = solve_router(total, encoder, Ridge()).weights

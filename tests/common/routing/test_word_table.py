@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, get_args
@@ -425,7 +426,7 @@ def test_a_release_with_words_is_loaded_as_it_was_made_without_spelling_tokens_a
     monkeypatch.setattr(table_encoder, "spelling", None)
     loaded = load_release(release)
     assert isinstance(loaded.compiled, WordTable)
-    assert loaded.manifest["encoder"]["words"] == OPTIONS.to_json()
+    assert loaded.manifest["encoder"]["words"] == asdict(OPTIONS)
     assert loaded.manifest["encoder"]["width"] == ENCODER.width
     monkeypatch.undo()
     made = compile_router(ENCODER, loaded.weights)

@@ -36,7 +36,7 @@ from ridgeway.common.deploy.notice import (
 )
 from ridgeway.common.deploy.processes import free_port
 from ridgeway.common.protocol.invitation import Leaving, Roster, signed_json
-from ridgeway.common.protocol.invitation import Place as InvitedPlace
+from ridgeway.common.protocol.invitation import RosterMember as InvitedPlace
 from ridgeway.coordinator.deploy import fleet_proxy
 from ridgeway.coordinator.deploy.authority import create_authority
 from ridgeway.coordinator.deploy.fleet_proxy import MAX_BODY_BYTES, PATHS

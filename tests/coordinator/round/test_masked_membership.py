@@ -12,7 +12,7 @@ import pytest
 
 from ridgeway.common.base.errors import RoundFailed
 from ridgeway.common.base.identity import Identity
-from ridgeway.common.masking.shares import SHARE_BYTES, pack_by_place, unpack_by_place
+from ridgeway.common.masking.shares import SHARE_BYTES, pack_by_member, unpack_by_member
 from ridgeway.common.protocol.messages import (
     ENVELOPE_BYTES,
     Confirmed,
@@ -200,8 +200,8 @@ def as_long(change: Callable[[bytes], bytes]) -> Lie:
 
 
 def each_part(content: bytes, size: int, change: Callable[[bytes], bytes]) -> bytes:
-    return pack_by_place(
-        {place: change(part) for place, part in unpack_by_place(content, size).items()}
+    return pack_by_member(
+        {place: change(part) for place, part in unpack_by_member(content, size).items()}
     )
 
 
