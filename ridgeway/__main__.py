@@ -87,12 +87,6 @@ COMMANDS = {
         "coordinator",
         "Measure the accuracy of a release on labelled text.",
     ),
-    "calibrate": CommandEntry(
-        "common.cli.route_commands",
-        APPLICATION,
-        "coordinator",
-        "Propose a confidence threshold for a release.",
-    ),
     "serve": CommandEntry(
         "common.serve.serve_command",
         APPLICATION,

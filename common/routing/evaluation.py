@@ -7,7 +7,7 @@ confidence true.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -247,6 +247,18 @@ class Calibration:
     texts: int
     scope: Scope | None = None
     reliability: Reliability = ()
+
+    def confidence(self, plain: Confidence) -> Confidence:
+        """plain: says when the router abstains."""
+        return replace(
+            plain,
+            temperature=self.temperature,
+            growth=0.0,
+            half=self.half,
+            tail=self.tail,
+            calibrated=True,
+            scope=self.scope,
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

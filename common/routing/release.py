@@ -20,7 +20,12 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from ridgeway.common.base.errors import FormatError, ReleaseError, RidgewayError
+from ridgeway.common.base.errors import (
+    FormatError,
+    InputError,
+    ReleaseError,
+    RidgewayError,
+)
 from ridgeway.common.base.files import canonical_json, whole_folder, write_whole
 from ridgeway.common.base.identity import (
     HandOver,
@@ -150,6 +155,28 @@ def save_release(
             ),
         )
     return release_id(manifest)
+
+
+def check_signer(release: Release, identity: Identity) -> None:
+    """Raise unless a release was signed with this key: only its signer may change it."""
+    if release.signer != identity.public:
+        raise InputError(
+            f"the release was signed by {release.signer[:12]}…, but your key is"
+            f" {identity.public[:12]}…; set the coordinator's key with --key-file"
+        )
+
+
+def sign_confidence(
+    folder: Path, fitted: Release, figures: Mapping[str, Any], identity: Identity
+) -> str:
+    """Put the confidence and the margin that were fitted for a release into it; returns its new id.
+
+    figures: counts and rates over the held-out text, none of the text itself.
+    """
+    facts = {"confidence": fitted.confidence.to_json(), "evaluation": figures}
+    if isinstance(fitted.compiled, Cascade):
+        facts[CASCADE] = fitted.compiled.to_json()
+    return amend_release(folder, facts, identity)
 
 
 def amend_release(folder: Path, changes: Mapping[str, Any], identity: Identity) -> str:
