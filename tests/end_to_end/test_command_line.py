@@ -90,8 +90,9 @@ def test_from_private_files_to_a_calibrated_route(
     ]
     assert accuracy == 100
 
-    words = ("evaluate", release, shop / "tests", "--propose", "--sign", "--json")
-    signed = good(shop.run(*words)).json
+    data = shop / "tests"
+    proposing = shop.run("evaluate", release, data, "--propose", "--sign", "--json")
+    signed = good(proposing).json
     fitted = signed["proposal"]["confidence"]
     assert (
         signed["release"]
