@@ -110,7 +110,7 @@ class UseEncoder:
 
     @cached_property
     def fingerprint(self) -> str:
-        arrays = (getattr(self.numbers, field.name) for field in fields(self.numbers))
+        arrays = self.numbers.arrays().values()
         version = SENTENCE_VERSION.to_bytes(8, "little")
         return sha256(version, self.definition, *(array.data for array in arrays))
 
@@ -147,18 +147,13 @@ class UseEncoder:
     def _vectors(self, ids: Ids, lengths: Integers) -> NDArray[np.int16]:
         vectors = np.empty((len(lengths), self.width), np.int16)
         if native is not None:
-            numbers = self.numbers
-            native.sentence_vectors(
-                numbers.table,
-                numbers.values,
-                numbers.weights,
-                numbers.scales,
-                numbers.gains,
-                numbers.tanh,
+            operands: tuple[Any, ...] = (
+                *self.numbers.arrays().values(),
                 np.ascontiguousarray(ids, np.int32),
                 np.ascontiguousarray(lengths, np.int64),
                 vectors,
             )
+            native.sentence_vectors(*operands)
             return vectors
         stops = np.cumsum(lengths)
         first = 0
@@ -225,8 +220,8 @@ def find_use() -> UseEncoder:
 def _save(encoder: UseEncoder, folder: Path) -> None:
     with whole_folder(folder) as draft:
         (draft / _TOKENIZER).write_bytes(encoder.definition)
-        for field in fields(SentenceWeights):
-            np.save(draft / f"{field.name}.npy", getattr(encoder.numbers, field.name))
+        for name, array in encoder.numbers.arrays().items():
+            np.save(draft / f"{name}.npy", array)
 
 
 def _load(folder: Path) -> UseEncoder:

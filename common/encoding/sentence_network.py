@@ -12,7 +12,7 @@ same bits. `native/sentences.c` is the same computation.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from types import ModuleType
 from typing import Any
 
@@ -99,6 +99,9 @@ class SentenceWeights:
     scales: NDArray[np.int64]
     gains: NDArray[np.int64]
     tanh: NDArray[np.int16]
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def layers(self) -> Iterator[tuple[str, NDArray[np.int8], NDArray[np.int64]]]:
         """Each layer's name, weights and scales."""

@@ -430,8 +430,3 @@ class ExpertsFile:
 
 def _facts(table: QualityTable | None) -> dict[str, Any] | None:
     return table.to_json() if table else None
-
-
-def find_experts(path: Path | None) -> ExpertsFile | None:
-    """The file, if one is named."""
-    return ExpertsFile(path) if path is not None else None

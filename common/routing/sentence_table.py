@@ -119,8 +119,7 @@ class SentenceTable:
 
     def make_fast(self) -> None:
         """Work out at once what is otherwise worked out with use, by reading a first text."""
-        if isinstance(self.tokens, WordTable):
-            self.tokens.make_fast()
+        self.tokens.make_fast()
         self.sentence_logits(np.zeros(1, dtype=np.int32), np.ones(1, dtype=np.int64))
         reader = self.features.encoder
         reader.vectors(*reader.encode_many([FIRST_TEXT]))
@@ -215,8 +214,7 @@ class Cascade:
 
     def make_fast(self) -> None:
         """Work out at once what is otherwise worked out after some use."""
-        if isinstance(self.table, WordTable):
-            self.table.make_fast()
+        self.table.make_fast()
         self.sentences.make_fast()
 
     def to_json(self) -> dict[str, Any]:
