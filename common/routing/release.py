@@ -132,7 +132,7 @@ def save_release(
     refuse_foreign(folder, identity.public)
     # the same bytes for the same router
     arrays = {"weights": weights, **compiled.arrays()}
-    router = save({name: np.ascontiguousarray(each) for name, each in arrays.items()})
+    router = save({name: np.ascontiguousarray(array) for name, array in arrays.items()})
     files = {ROUTER: router, TOKENIZER: definition}
     cascade = compiled.to_json() if isinstance(compiled, Cascade) else None
     manifest = {
@@ -266,8 +266,8 @@ def _table(
         return _tokens(manifest, arrays)
     spelling = {name: arrays[name] for name in ("letters", "starts") if name in arrays}
     first = {
-        name.removeprefix("table_"): each
-        for name, each in arrays.items()
+        name.removeprefix("table_"): array
+        for name, array in arrays.items()
         if name.startswith("table_")
     }
     table = _tokens(manifest, first | spelling)
@@ -350,7 +350,7 @@ def _leads(trusted: str, path: Path, signature: Mapping[str, Any]) -> bool:
     signer = signature["key"]
     try:
         known = HandOvers().merged_with(
-            HandOver.of(each) for each in signature.get("handovers", ())
+            HandOver.of(link) for link in signature.get("handovers", ())
         )
         before = [link.before for link in known.leading_to(signer)]
         return known.newest(signer) == signer and trusted in (signer, *before)
@@ -393,7 +393,7 @@ def _is_printable(value: Any) -> bool:
     if isinstance(value, dict):
         return all(map(_is_printable, (*value, *value.values())))
     if isinstance(value, list):
-        return all(_is_printable(each) for each in value if type(each) is not int)
+        return all(_is_printable(item) for item in value if type(item) is not int)
     return not isinstance(value, str) or value.isprintable()
 
 
@@ -455,11 +455,11 @@ def refuse_foreign(folder: Path, signer: str | None = None) -> None:
     path = folder / MANIFEST
     if not path.is_file():
         return
-    found: str | None = None
+    known: str | None = None
     # of a damaged one it cannot be told who signed it
     with contextlib.suppress(ReleaseError):
-        found = str(_parsed(path, path.read_bytes())["signature"]["key"])
-    if found != signer:
+        known = str(_parsed(path, path.read_bytes())["signature"]["key"])
+    if known != signer:
         raise ReleaseError(
             f"{folder} contains a release signed with another key; use another folder"
         )
