@@ -32,7 +32,22 @@ from ridgeway.common.cli.options import (
     signing_key,
 )
 from ridgeway.common.cli.terminal import TextTable, command_group, show, step
+from ridgeway.common.routing import evaluation
+from ridgeway.common.routing.cascade_margin import ChosenMargin, choose_margin
+from ridgeway.common.routing.coverage import (
+    MIN_ANSWERED_TEXTS,
+    Outcomes,
+    Point,
+    curve,
+    equal_domains,
+    proposal,
+)
 from ridgeway.common.routing.decision import DECIDERS, REASONS, Decision
+from ridgeway.common.routing.evaluation import (
+    Calibration,
+    Evaluation,
+    beginnings_routed,
+)
 from ridgeway.common.routing.explanation import Explanation
 from ridgeway.common.routing.release import (
     PRIVACY,
@@ -46,9 +61,6 @@ from ridgeway.common.routing.sentence_table import Cascade
 
 if TYPE_CHECKING:
     from ridgeway.common.experts.expert_choice import ExpertChoice, ExpertChooser
-    from ridgeway.common.routing.cascade_margin import ChosenMargin
-    from ridgeway.common.routing.coverage import Outcomes, Point
-    from ridgeway.common.routing.evaluation import Calibration, Evaluation
 
 encoder = command_group()
 
@@ -300,10 +312,6 @@ def evaluate(
     fitted confidence to the release. If it has a sentence encoder, --sentence-share or
     --sentence-accuracy also choose the margin from which its table decides alone.
     """
-    from ridgeway.common.routing import coverage
-    from ridgeway.common.routing.evaluation import calibrate
-    from ridgeway.common.routing.evaluation import evaluate as measure
-
     changes = given(threshold=threshold, fallback=fallback)
     margins = given(sentence_share=sentence_share, sentence_accuracy=sentence_accuracy)
     signing = {**changes, **margins, "key_file": key_file}
@@ -338,12 +346,12 @@ def evaluate(
     margin = None
     if margins:
         loaded, margin = _with_margin(loaded, texts, sentence_share, sentence_accuracy)
-    fitted = calibrate(router_of(loaded), texts) if propose else None
+    fitted = evaluation.calibrate(router_of(loaded), texts) if propose else None
     if identity is not None and fitted is not None:
         loaded = replace(loaded, confidence=fitted.confidence(loaded.confidence))
 
     router = router_of(loaded)
-    result = measure(router, texts)
+    result = evaluation.evaluate(router, texts)
     facts = result.to_json()
     lines: list[str | TextTable | tuple[str, ...]] = [*evaluation_lines(result)]
     if router.has_sentences:
@@ -356,8 +364,8 @@ def evaluate(
         lines.append(("decided", shown))
     if fitted is not None:
         answered = outcomes(router, texts, tokens or 0)
-        points = coverage.curve(answered)
-        chosen = coverage.proposal(answered, wish / 100)
+        points = curve(answered)
+        chosen = proposal(answered, wish / 100)
         facts["proposal"] = {
             "confidence": asdict(fitted),
             "cascade": asdict(margin) if margin else None,
@@ -385,8 +393,6 @@ def _with_margin(
     accuracy: float | None,
 ) -> tuple[Release, ChosenMargin]:
     """A release with the margin of its cascade that was chosen for a share or an accuracy."""
-    from ridgeway.common.routing.cascade_margin import choose_margin
-
     if not isinstance(loaded.compiled, Cascade):
         raise InputError(
             "the release has no sentence encoder, so it has no margin; omit"
@@ -447,7 +453,7 @@ def evaluation_lines(
     """Accuracy by domain beside the confusion matrix; of many domains the weakest, beside what they
     are taken for.
 
-    told, mean: the accuracies in words, by domain and in all, where the counts do not tell them.
+    accuracies, mean: in words, by domain and in all, where the counts do not tell them.
     """
     accuracy = told or {
         name: f"{share:.1f} %" for name, share in result.by_domain.items()
@@ -491,9 +497,6 @@ def outcomes(
     """How a router fares on labelled texts or on their beginnings, every domain weighing the
     same.
     """
-    from ridgeway.common.routing.coverage import equal_domains
-    from ridgeway.common.routing.evaluation import beginnings_routed
-
     parts = []
     for column, name in enumerate(router.domains):
         confidence, best = beginnings_routed(router, texts[name], tokens)
@@ -525,8 +528,6 @@ def _percent(share: float) -> str:
 
 
 def advice(confidence: Confidence, chosen: Point | None, accuracy: float) -> list[str]:
-    from ridgeway.common.routing.coverage import MIN_ANSWERED_TEXTS
-
     notes = (
         []
         if confidence.calibrated

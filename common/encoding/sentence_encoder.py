@@ -23,7 +23,6 @@ from ridgeway.common.base.native import native
 from ridgeway.common.encoding.sentence_models import find_local, find_transformer
 from ridgeway.common.encoding.sentence_network import (
     MAX_SENTENCE_TOKENS,
-    SENTENCE_NORM,
     SENTENCE_WIDTH,
     Integers,
     SentenceNetwork,
@@ -38,17 +37,6 @@ from ridgeway.common.encoding.sentence_source import (
 )
 from ridgeway.common.encoding.sentence_transformer import LOCAL
 from ridgeway.common.encoding.tokenizer import Ids, first_tokens, shared_tokenizer
-
-__all__ = [
-    "MAX_SENTENCE_TOKENS",
-    "SENTENCE_NORM",
-    "SENTENCE_WIDTH",
-    "SentenceEncoder",
-    "UseEncoder",
-    "find_sentence_encoder",
-    "find_use",
-    "named_sentence_encoder",
-]
 
 SENTENCE_VERSION = 1
 """Of the computation: a change of any bit is another version."""

@@ -8,22 +8,22 @@ import hashlib
 import json
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from safetensors.numpy import load, save
 
 from ridgeway.common.base.errors import ReleaseError
 from ridgeway.common.base.files import canonical_json
-from ridgeway.common.base.identity import Identity
 from ridgeway.common.base.settings import Confidence, Selector, WordFeatures
 from ridgeway.common.encoding.word_sketch import Spelling, WordSketch
 from ridgeway.common.routing.release import amend_release, load_release, save_release
 from ridgeway.common.routing.router import Router
-from ridgeway.common.routing.token_table import TokenTable
+from ridgeway.common.routing.token_table import RouterTable, TokenTable
 from ridgeway.common.routing.word_table import WordTable
 from tests.support.making import contents, fixed_identity, sign_again, trapped_pickle
 from tests.support.tiny import LETTERS, tiny_definition
@@ -86,14 +86,15 @@ def fixed_words() -> WordTable:
     )
 
 
-def write(folder: Path, identity: Identity | None = None) -> str:
+def write(
+    folder: Path,
+    facts: Mapping[str, Any] = FACTS,
+    weights: NDArray[np.float64] = WEIGHTS,
+    table: RouterTable | None = None,
+) -> str:
+    table = table or fixed_table()
     return save_release(
-        folder,
-        FACTS,
-        WEIGHTS,
-        fixed_table(),
-        tiny_definition(),
-        identity or fixed_identity(),
+        folder, facts, weights, table, tiny_definition(), fixed_identity()
     )
 
 
@@ -160,18 +161,7 @@ def test_what_is_saved_is_what_is_loaded(release: Path) -> None:
 
 def test_weights_in_any_order_of_memory_are_the_same_release(tmp_path: Path) -> None:
     """LAPACK gives columns first, numpy rows first; the file does not know."""
-    turned = np.asfortranarray(WEIGHTS)
-    assert (
-        save_release(
-            tmp_path / "r",
-            FACTS,
-            turned,
-            fixed_table(),
-            tiny_definition(),
-            fixed_identity(),
-        )
-        == ID
-    )
+    assert write(tmp_path / "r", weights=np.asfortranarray(WEIGHTS)) == ID
 
 
 WORDS_ID = "2325bddffc3bd996a6bb32d3dd71dbb0073ea53b76257a25006136f5c3cf91c4"
@@ -186,15 +176,7 @@ def test_the_bytes_of_a_release_with_words_are_fixed(tmp_path: Path) -> None:
         "encoder": FACTS["encoder"] | {"words": WordFeatures(2, 64, 3, 5).to_json()},
         "selector": {"name": "average"},
     }
-    made = save_release(
-        tmp_path / "r",
-        facts,
-        WEIGHTS,
-        fixed_words(),
-        tiny_definition(),
-        fixed_identity(),
-    )
-    assert made == WORDS_ID
+    assert write(tmp_path / "r", facts, table=fixed_words()) == WORDS_ID
     assert (
         hashlib.sha256((tmp_path / "r" / ROUTER).read_bytes()).hexdigest()
         == WORDS_ROUTER
@@ -385,9 +367,7 @@ def test_a_signature_of_another_release_is_refused(
 def test_files_of_another_release_are_refused(release: Path, tmp_path: Path) -> None:
     """A manifest does not vouch for a router that it was not made for, well formed as it may be."""
     other = TokenTable(-fixed_table().logits, 2.0**-5, fixed_table().entropies)
-    save_release(
-        tmp_path / "other", FACTS, WEIGHTS, other, tiny_definition(), fixed_identity()
-    )
+    write(tmp_path / "other", table=other)
     shutil.copy(tmp_path / "other" / ROUTER, release / ROUTER)
     assert str(release / ROUTER) in refusal(release)
 
@@ -605,14 +585,7 @@ def test_what_was_touched_is_not_blessed_by_the_next_signature(release: Path) ->
 
 def test_a_new_release_takes_the_place_of_an_old_one(release: Path) -> None:
     """Whole, with nothing of the old one left."""
-    other = save_release(
-        release,
-        {**FACTS, "parent": ID},
-        WEIGHTS,
-        fixed_table(),
-        tiny_definition(),
-        fixed_identity(),
-    )
+    other = write(release, {**FACTS, "parent": ID})
     assert load_release(release).id == other != ID
     assert sorted(contents(release)) == sorted(FILES)
     assert list(release.parent.iterdir()) == [release]

@@ -172,10 +172,6 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         ExpertsFile(tmp_path / "experts.toml")
 
 
-def test_the_file_gives_the_weight_of_cost(tmp_path: Path) -> None:
-    assert ExpertsFile(written(tmp_path, "mu = 0.25\n" + LAW)).experts.mu == 0.25
-
-
 def test_every_domain_needs_an_expert_or_a_fallback(
     tmp_path: Path, router: Router
 ) -> None:

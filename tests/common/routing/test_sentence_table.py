@@ -183,30 +183,6 @@ def test_the_features_of_a_long_sample_are_the_mean_of_its_pieces(
     ).all()
 
 
-@pytest.mark.slow  # imports torch
-def test_a_device_sums_the_same_numbers(
-    encoder: TableEncoder, sentences: UseEncoder
-) -> None:
-    from ridgeway.client.sums.gpu.gpu_sums import gpu_accumulators
-
-    on_device = gpu_accumulators(
-        encoder.table, SAMPLING, "cpu", encoder.words, encoder.sentences
-    )[0]()
-    texts = TEXTS["travel"]
-    on_device.add(*encoder.tokenizer.encode_many(texts))
-    assert (
-        on_device.statistics(on_device.state()).gram == summed(encoder, texts)
-    ).all()
-
-
-def test_sums_of_parts_add_up(encoder: TableEncoder) -> None:
-    texts = TEXTS["money"]
-    assert (
-        summed(encoder, texts[:2]) + summed(encoder, texts[2:])
-        == summed(encoder, texts)
-    ).all()
-
-
 # Encoders
 
 
