@@ -87,12 +87,6 @@ COMMANDS = {
         "coordinator",
         "Measure the accuracy of a release on labelled text.",
     ),
-    "calibrate": CommandEntry(
-        "common.cli.route_commands",
-        APPLICATION,
-        "coordinator",
-        "Propose a confidence threshold for a release.",
-    ),
     "serve": CommandEntry(
         "common.serve.serve_command",
         APPLICATION,
@@ -183,12 +177,12 @@ def command(loaded: Iterable[str] = COMMANDS) -> Any:
 
     for name, entry in COMMANDS.items():
         panel = f"For {entry.user}"
-        found: Any = lambda: None  # noqa: E731
+        run: Any = lambda: None  # noqa: E731
         if name in loaded:
             module = import_module(f"ridgeway.{entry.module}")
-            found = getattr(module, "app", None) or getattr(module, name)
-        if isinstance(found, typer.Typer):
-            app.add_typer(found, name=name, help=entry.summary, rich_help_panel=panel)
+            run = getattr(module, "app", None) or getattr(module, name)
+        if isinstance(run, typer.Typer):
+            app.add_typer(run, name=name, help=entry.summary, rich_help_panel=panel)
             continue
         settings = {"auto_envvar_prefix": "RIDGEWAY_SERVE"} if name == "serve" else None
         app.command(
@@ -196,7 +190,7 @@ def command(loaded: Iterable[str] = COMMANDS) -> Any:
             short_help=entry.summary,
             rich_help_panel=panel,
             context_settings=settings,
-        )(found)
+        )(run)
     return typer.main.get_command(app)
 
 

@@ -115,11 +115,10 @@ RUNS = {
 }
 """Pages, and how many of their commands are run."""
 SAFE = (
-    "calibrate",
     "client inspect",
     "client prepare",
-    "coordinator calibrate",
     "coordinator solve",
+    "evaluate",
     "keys",
     "route",
 )

@@ -93,16 +93,16 @@ def listed(
     book = UsageBook(written) if written.exists() else None
     facts = []
     rows = []
-    for each in read_keys(file):
-        fact = _shown(each)
-        spent = book.spent(each.name, each.window) if book and each.window else None
+    for entry in read_keys(file):
+        fact = _shown(entry)
+        spent = book.spent(entry.name, entry.window) if book and entry.window else None
         if spent:
             fact["spent"] = asdict(spent)
-        budget = each.budget.in_words(spent) if each.budget else ""
-        rate = f"{each.rate:g}" if each.rate else ""
+        budget = entry.budget.in_words(spent) if entry.budget else ""
+        rate = f"{entry.rate:g}" if entry.rate else ""
         facts.append(fact)
-        parallel = f"{each.max_parallel}" if each.max_parallel else ""
-        rows.append([each.name, each.created, each.scope, budget, rate, parallel])
+        parallel = f"{entry.max_parallel}" if entry.max_parallel else ""
+        rows.append([entry.name, entry.created, entry.scope, budget, rate, parallel])
     show(
         facts,
         TextTable(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 import typer
 
+from ridgeway.common.base.errors import InputError
+from ridgeway.common.base.files import config_folder
 from ridgeway.common.base.settings import ENCODERS, SAMPLING, SentenceUse
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -34,6 +36,16 @@ Key = Annotated[
         "--key",
     ),
 ]
+KeyFile = Annotated[
+    Path | None,
+    option(
+        "The coordinator's private key. (default: in your configuration folder,"
+        " created on first use)",
+        "--key-file",
+    ),
+]
+Threshold = Annotated[float | None, option("Abstain below this confidence; 0: never.")]
+Fallback = Annotated[str | None, option("Where prompts go when the router abstains.")]
 Fields = Annotated[
     str,
     option(
@@ -94,6 +106,19 @@ DataFolder = Annotated[
 def given(**options: Any) -> dict[str, Any]:
     """The options that were given a value."""
     return {name: value for name, value in options.items() if value is not None}
+
+
+def refuse_without(flag: str, options: Mapping[str, Any]) -> None:
+    """Raise if one of these options was given, which mean nothing without a flag."""
+    for name in given(**options):
+        raise InputError(f"--{name.replace('_', '-')} needs {flag}; add it")
+
+
+def signing_key(key_file: Path | None) -> Path:
+    """The file of the key that releases are signed with: the one given, or that in the
+    configuration folder.
+    """
+    return key_file or config_folder() / "coordinator.key"
 
 
 def with_sampling_options(command: Command) -> Command:

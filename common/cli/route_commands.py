@@ -1,38 +1,66 @@
-"""The commands of anyone with a release: route, evaluate, calibrate, encoder."""
+"""The commands of anyone with a release: route, evaluate, encoder."""
 
 from __future__ import annotations
 
 import json as codec
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 from io import BufferedReader
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from ridgeway.common.base.errors import InputError
+from ridgeway.common.base.identity import load_identity
 from ridgeway.common.base.jsonl import field_names, labelled_texts, other_domains
+from ridgeway.common.base.settings import Confidence
 from ridgeway.common.cli.options import (
     DataFolder,
     EncoderSource,
+    Fallback,
     Fields,
     Json,
     Key,
+    KeyFile,
     ReleaseFolder,
     Sentences,
     argument,
+    given,
     option,
+    refuse_without,
+    signing_key,
 )
 from ridgeway.common.cli.terminal import TextTable, command_group, show, step
+from ridgeway.common.routing import evaluation
+from ridgeway.common.routing.cascade_margin import ChosenMargin, choose_margin
+from ridgeway.common.routing.coverage import (
+    MIN_ANSWERED_TEXTS,
+    Outcomes,
+    Point,
+    curve,
+    equal_domains,
+    proposal,
+)
 from ridgeway.common.routing.decision import DECIDERS, REASONS, Decision
+from ridgeway.common.routing.evaluation import (
+    Calibration,
+    Evaluation,
+    beginnings_routed,
+)
 from ridgeway.common.routing.explanation import Explanation
-from ridgeway.common.routing.release import Release, load_release
+from ridgeway.common.routing.release import (
+    PRIVACY,
+    Release,
+    check_signer,
+    load_release,
+    sign_confidence,
+)
 from ridgeway.common.routing.router import Router, origin, router_of
+from ridgeway.common.routing.sentence_table import Cascade
 
 if TYPE_CHECKING:
     from ridgeway.common.experts.expert_choice import ExpertChoice, ExpertChooser
-    from ridgeway.common.routing.coverage import Outcomes, Point
-    from ridgeway.common.routing.evaluation import Evaluation
 
 encoder = command_group()
 
@@ -102,13 +130,13 @@ def _chooser(experts: Path, router: Router) -> ExpertChooser:
 
 
 def _routed(
-    found: Decision | Explanation, router: Router, chooser: ExpertChooser | None
+    answer: Decision | Explanation, router: Router, chooser: ExpertChooser | None
 ) -> tuple[Decision, ExpertChoice | None, dict[str, Any]]:
     """A decision, the expert that it leads to, and both for programs."""
-    decision = found if isinstance(found, Decision) else found.decision
+    decision = answer if isinstance(answer, Decision) else answer.decision
     choice = chooser.choose(decision) if chooser else None
     expert = choice.to_json() if choice else {}
-    return decision, choice, found.to_json() | expert | origin(router)
+    return decision, choice, answer.to_json() | expert | origin(router)
 
 
 def _show_one(
@@ -119,15 +147,17 @@ def _show_one(
     chooser: ExpertChooser | None,
 ) -> None:
     explanation = router.explain(prompt) if explain else None
-    found = explanation or router.route(prompt)
-    decision, choice, facts = _routed(found, router, chooser)
+    answer = explanation or router.route(prompt)
+    decision, choice, facts = _routed(answer, router, chooser)
     lines: list[str | TextTable] = [_words(decision, router)]
     if router.has_sentences:
         lines.append(f"decided by {DECIDERS[decision.router]}")
     if choice:
         quality = choice.quality
-        told = "" if quality is None else f", expected quality {100 * quality:.1f} %"
-        lines.append(f"expert {choice.expert}   because: {choice.reason}{told}")
+        expected = (
+            "" if quality is None else f", expected quality {100 * quality:.1f} %"
+        )
+        lines.append(f"expert {choice.expert}   because: {choice.reason}{expected}")
     if explanation:
         lines.append(_explanation_table(explanation))
     show(facts, *lines, json=json)
@@ -143,8 +173,8 @@ def _show_many(
     """One line of output a prompt, as prompts come in."""
     for batch in prompts:
         many = map(router.explain, batch) if explain else router.route_many(batch)
-        for found in many:
-            decision, choice, facts = _routed(found, router, chooser)
+        for answer in many:
+            decision, choice, facts = _routed(answer, router, chooser)
             plain = [decision.domain or "-", f"{decision.confidence:.3f}"]
             plain += [choice.expert] if choice else []
             plain += [decision.router] if router.has_sentences else []
@@ -226,30 +256,176 @@ def evaluate(
     json: Json = False,
     key: Key = None,
     sentences: Sentences = "auto",
+    propose: Annotated[
+        bool,
+        option(
+            "Also fit the confidence on this text and propose a threshold.",
+            "--propose",
+        ),
+    ] = False,
+    accuracy: Annotated[
+        float | None,
+        option("Target accuracy among answered prompts, in percent. (default: 99)"),
+    ] = None,
+    tokens: Annotated[
+        int | None,
+        option(
+            "Propose for the first N tokens of each text. (default: all)",
+            metavar="N",
+            min=0,
+        ),
+    ] = None,
+    sign: Annotated[
+        bool,
+        option("Add the fitted confidence to the release and sign it again.", "--sign"),
+    ] = False,
+    threshold: Annotated[
+        float | None, option("Sign with this threshold of confidence; 0: none.")
+    ] = None,
+    fallback: Fallback = None,
+    public_text: Annotated[
+        bool,
+        option("Declare the text public; required to sign releases of private rounds."),
+    ] = False,
+    sentence_share: Annotated[
+        float | None,
+        option("Share of such text that the sentence encoder reads.", min=0.0, max=1.0),
+    ] = None,
+    sentence_accuracy: Annotated[
+        float | None,
+        option(
+            "Accuracy for which the sentence encoder reads as much text as needed.",
+            min=0.0,
+            max=1.0,
+        ),
+    ] = None,
+    key_file: KeyFile = None,
 ) -> None:
     """Measure the accuracy of a release on labelled text.
 
     Accuracy and confusion by domain, and the calibration error.
 
     DATA_DIR holds DOMAIN.test.jsonl for every domain of the release.
-    """
-    from ridgeway.common.routing.evaluation import evaluate as measure
 
-    router = Router.load(release, key=key, sentences=sentences)
-    texts = labelled_texts(data, router.domains, field_names(text_field))
-    tell_left_out(data, router.domains)
-    result = measure(router, texts)
+    --propose also fits the confidence on this text, and shows for each threshold how many prompts
+    are answered, and how often the answer is right. Nothing is changed, unless --sign adds the
+    fitted confidence to the release. If it has a sentence encoder, --sentence-share or
+    --sentence-accuracy also choose the margin from which its table decides alone.
+    """
+    changes = given(threshold=threshold, fallback=fallback)
+    margins = given(sentence_share=sentence_share, sentence_accuracy=sentence_accuracy)
+    signing = {**changes, **margins, "key_file": key_file}
+    if not propose:
+        refuse_without(
+            "--propose", {"accuracy": accuracy, "tokens": tokens, "sign": sign or None}
+        )
+    if not sign:
+        refuse_without("--sign", signing | {"public_text": public_text or None})
+    wish = 99.0 if accuracy is None else accuracy
+    if not 1 < wish <= 100:
+        raise InputError(
+            f"an accuracy is in percent, above 1 and at most 100, not {wish:g}"
+        )
+    if len(margins) > 1:
+        raise InputError("give --sentence-share or --sentence-accuracy, not both")
+    if sign and sentences != "auto":
+        raise InputError("--sign fits the confidence in all prompts; omit --sentences")
+
+    loaded = load_release(release, key=key, sentences=sentences)
+    identity = load_identity(signing_key(key_file)) if sign else None
+    if identity is not None:
+        check_signer(loaded, identity)
+        if PRIVACY in loaded.manifest and not public_text:
+            raise InputError(
+                "the release comes from a private round, and calibration publishes"
+                " exact counts of the text; if the text is public, add --public-text"
+            )
+        loaded = replace(loaded, confidence=replace(loaded.confidence, **changes))
+    texts = labelled_texts(data, loaded.domains, field_names(text_field))
+    tell_left_out(data, loaded.domains)
+    margin = None
+    if margins:
+        loaded, margin = _with_margin(loaded, texts, sentence_share, sentence_accuracy)
+    fitted = evaluation.calibrate(router_of(loaded), texts) if propose else None
+    if identity is not None and fitted is not None:
+        loaded = replace(loaded, confidence=fitted.confidence(loaded.confidence))
+
+    router = router_of(loaded)
+    result = evaluation.evaluate(router, texts)
     facts = result.to_json()
-    lines = evaluation_lines(result)
+    lines: list[str | TextTable | tuple[str, ...]] = [*evaluation_lines(result)]
     if router.has_sentences:
-        read = [each for own in texts.values() for each in router.reads_sentences(own)]
+        read = [use for own in texts.values() for use in router.reads_sentences(own)]
         decided = {"table": read.count(False), "sentences": read.count(True)}
         facts["decided_by"] = decided
         shown = ", ".join(
             f"{number:,} by {DECIDERS[name]}" for name, number in decided.items()
         )
         lines.append(("decided", shown))
+    if fitted is not None:
+        answered = outcomes(router, texts, tokens or 0)
+        points = curve(answered)
+        chosen = proposal(answered, wish / 100)
+        facts["proposal"] = {
+            "confidence": asdict(fitted),
+            "cascade": asdict(margin) if margin else None,
+            "tokens": tokens or None,
+            "wished_accuracy": wish / 100,
+            "curve": [point._asdict() for point in points],
+            "threshold": chosen._asdict() if chosen else None,
+            "unit": "share",
+        }
+        lines += _fitted_lines(fitted, margin)
+        lines += [_coverage_table(points), *advice(router.confidence, chosen, wish)]
+        if chosen and chosen.threshold not in (0, router.confidence.threshold):
+            lines += ways_to_set(router.confidence, fitted, release, data, chosen)
+    if identity is not None and fitted is not None:
+        figures = asdict(fitted) | replace(result, gap=None).to_json()
+        facts["release"] = sign_confidence(release, loaded, figures, identity)
+        lines.append(("release", str(release), facts["release"][:12], "calibrated"))
     show(facts, *lines, json=json)
+
+
+def _with_margin(
+    loaded: Release,
+    texts: Mapping[str, Sequence[str]],
+    share: float | None,
+    accuracy: float | None,
+) -> tuple[Release, ChosenMargin]:
+    """A release with the margin of its cascade that was chosen for a share or an accuracy."""
+    if not isinstance(loaded.compiled, Cascade):
+        raise InputError(
+            "the release has no sentence encoder, so it has no margin; omit"
+            " --sentence-share and --sentence-accuracy"
+        )
+    chosen = choose_margin(
+        loaded.compiled, loaded.tokenizer, texts, share=share, accuracy=accuracy
+    )
+    cascade = replace(loaded.compiled, margin=chosen.margin)
+    return replace(loaded, compiled=cascade), chosen
+
+
+def _fitted_lines(
+    fitted: Calibration, margin: ChosenMargin | None
+) -> Iterator[tuple[str, ...]]:
+    yield (
+        "fitted",
+        f"{fitted.texts:,} held-out texts",
+        f"temperature {fitted.temperature:.3g}",
+        f"half length {fitted.half:g}, tail {fitted.tail:g}",
+    )
+    if margin:
+        yield (
+            "sentences",
+            f"{100 * margin.share:.0f} % of the texts are read",
+            f"accuracy {100 * margin.accuracy:.1f} %",
+            f"margin {margin.margin:.3g}",
+        )
+    yield (
+        "calibration error",
+        f"{fitted.gap_before:.1f} % before",
+        f"{fitted.gap_after:.1f} % after",
+    )
 
 
 def tell_left_out(data: Path, domains: Sequence[str]) -> None:
@@ -277,7 +453,7 @@ def evaluation_lines(
     """Accuracy by domain beside the confusion matrix; of many domains the weakest, beside what they
     are taken for.
 
-    told, mean: the accuracies in words, by domain and in all, where the counts do not tell them.
+    accuracies, mean: in words, by domain and in all, where the counts do not tell them.
     """
     accuracy = told or {
         name: f"{share:.1f} %" for name, share in result.by_domain.items()
@@ -315,78 +491,16 @@ def _taken_for(result: Evaluation, name: str) -> str:
 # Coverage and thresholds
 
 
-def calibrate(
-    release: ReleaseFolder,
-    data: DataFolder,
-    accuracy: Annotated[
-        float,
-        option("Target accuracy among answered prompts, in percent."),
-    ] = 99.0,
-    tokens: Annotated[
-        int,
-        option("Use only the first N tokens of each text (0: all).", min=0),
-    ] = 0,
-    text_field: Fields = "text",
-    json: Json = False,
-    key: Key = None,
-) -> None:
-    """Propose a confidence threshold for a release.
-
-    For each threshold: how many prompts are answered, and how often the answer is right.
-
-    RELEASE is the folder of a release; DATA_DIR holds DOMAIN.test.jsonl for every domain. Nothing
-    is changed: `ridgeway coordinator calibrate` fits the confidence itself and signs the release
-    again.
-    """
-    from ridgeway.common.routing import coverage
-
-    if not 1 < accuracy <= 100:
-        raise InputError(
-            f"an accuracy is in percent, above 1 and at most 100, not {accuracy:g}"
-        )
-
-    loaded = load_release(release, key=key)
-    router = router_of(loaded)
-    texts = labelled_texts(data, router.domains, field_names(text_field))
-    tell_left_out(data, router.domains)
-    found = outcomes(router, texts, tokens)
-    points = coverage.curve(found)
-    chosen = coverage.proposal(found, accuracy / 100)
-
-    lines = advice(loaded, chosen, accuracy)
-    if chosen is not None and chosen.threshold > 0:
-        sizes = {name: len(own) for name, own in texts.items()}
-        lines += ways_to_set(loaded, sizes, release, data, chosen)
-    show(
-        {
-            "release": router.release,
-            "calibrated": router.confidence.calibrated,
-            "texts": len(found.right),
-            "tokens": tokens or None,
-            "wished_accuracy": accuracy / 100,
-            "curve": [point._asdict() for point in points],
-            "proposal": chosen._asdict() if chosen else None,
-            "unit": "share",
-        },
-        _coverage_table(points),
-        *lines,
-        json=json,
-    )
-
-
 def outcomes(
     router: Router, texts: Mapping[str, Sequence[str]], tokens: int = 0
 ) -> Outcomes:
     """How a router fares on labelled texts or on their beginnings, every domain weighing the
     same.
     """
-    from ridgeway.common.routing.coverage import equal_domains
-    from ridgeway.common.routing.evaluation import beginnings_routed
-
     parts = []
-    for place, name in enumerate(router.domains):
+    for column, name in enumerate(router.domains):
         confidence, best = beginnings_routed(router, texts[name], tokens)
-        parts.append((confidence, best == place))
+        parts.append((confidence, best == column))
     return equal_domains(parts)
 
 
@@ -413,12 +527,10 @@ def _percent(share: float) -> str:
     return f"{min(100 * share, 99.9 if share < 1 else 100.0):.1f}"
 
 
-def advice(loaded: Release, chosen: Point | None, accuracy: float) -> list[str]:
-    from ridgeway.common.routing.coverage import MIN_ANSWERED_TEXTS
-
+def advice(confidence: Confidence, chosen: Point | None, accuracy: float) -> list[str]:
     notes = (
         []
-        if loaded.confidence.calibrated
+        if confidence.calibrated
         else ["The confidence of this release is not calibrated."]
     )
     if chosen is None or chosen.accuracy is None:
@@ -448,7 +560,11 @@ def advice(loaded: Release, chosen: Point | None, accuracy: float) -> list[str]:
 
 
 def ways_to_set(
-    loaded: Release, texts: Mapping[str, int], release: Path, data: Path, chosen: Point
+    confidence: Confidence,
+    fitted: Calibration,
+    release: Path,
+    data: Path,
+    chosen: Point,
 ) -> Iterator[str]:
     """The commands that set a threshold.
 
@@ -457,34 +573,20 @@ def ways_to_set(
     """
     from ridgeway.common.base.settings_file import toml_literal
 
-    fallback = loaded.confidence.fallback or "NAME"
+    fallback = confidence.fallback or "NAME"
     option = f"--threshold {chosen.threshold} --fallback {quote(fallback)}"
-    fit = f"ridgeway coordinator calibrate {quote(str(release))} {quote(str(data))}"
-    if fitted_on(loaded.manifest, texts):
+    folders = f"{quote(str(release))} {quote(str(data))}"
+    fit = f"ridgeway evaluate {folders} --propose --sign"
+    if confidence == fitted.confidence(confidence):
         yield f"To set it in the release:  {fit} {option}"
     else:
         yield (
-            "To set it in the release, calibrate on this text, then choose again: "
-            f"{fit}"
+            f"To set it in the release, fit it to this text, then choose again: {fit}"
         )
     yield (
         f"To set it for serving:     threshold = {chosen.threshold} and fallback ="
         f" {toml_literal(fallback)} in serve.toml"
     )
-
-
-def fitted_on(manifest: Mapping[str, Any], texts: Mapping[str, int]) -> bool:
-    """Whether a release's confidence was fitted, as far as can be seen, on this number of texts of
-    each domain.
-    """
-    figures = manifest.get("evaluation") or {}
-    rows = {
-        name: sum(row)
-        for name, row in zip(
-            figures.get("order", ()), figures.get("confusion", ()), strict=True
-        )
-    }
-    return "temperature" in figures and rows == dict(texts)
 
 
 # Encoders
@@ -526,15 +628,15 @@ def save(
 
     if folder.is_file():
         raise InputError(f"{folder} is a file; an encoder is saved as a folder")
-    found = find_encoder(source)
-    save_encoder(found, folder)
+    encoder = find_encoder(source)
+    save_encoder(encoder, folder)
     facts: dict[str, Any] = {
         "folder": str(folder),
-        "name": found.name,
-        "tokens": found.rows,
-        "width": found.width,
-        "scale": found.scale,
-        "fingerprint": found.fingerprint,
+        "name": encoder.name,
+        "tokens": encoder.rows,
+        "width": encoder.width,
+        "scale": encoder.scale,
+        "fingerprint": encoder.fingerprint,
     }
-    mark = f"fingerprint {found.fingerprint[:12]}"
-    show(facts, ("saved", str(folder), f"{found.rows:,} tokens", mark), json=json)
+    mark = f"fingerprint {encoder.fingerprint[:12]}"
+    show(facts, ("saved", str(folder), f"{encoder.rows:,} tokens", mark), json=json)

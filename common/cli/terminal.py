@@ -129,8 +129,8 @@ def _print_table(table: TextTable) -> None:
         for row in table.rows
     ]
     grid = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for place, heading in enumerate(table.headings):
-        cells = [row[place] for row in shown if place < len(row)]
+    for column, heading in enumerate(table.headings):
+        cells = [row[column] for row in shown if column < len(row)]
         number = all(map(_NUMBER.fullmatch, cells))
         widths = [cell_len(cell) for cell in (heading, *cells)]
         word = max(cell_len(word) for word in " ".join((heading, *cells)).split(" "))
@@ -298,8 +298,8 @@ def _flow(command: Any) -> None:
     if command.help:
         parts = re.split(r"\n\s*\n", command.help)
         command.help = "\n\n".join(" ".join(part.split()) for part in parts)
-    for each in getattr(command, "commands", {}).values():
-        _flow(each)
+    for below in getattr(command, "commands", {}).values():
+        _flow(below)
 
 
 def fail(sentence: str, code: int) -> int:

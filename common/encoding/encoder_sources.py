@@ -309,9 +309,9 @@ def _embedding_shard(name: str, fetch: Fetch) -> tuple[Path, str]:
     """The file that holds the input embeddings, single or sharded, and the tensor's name in it."""
     index = fetch(INDEX)
     if index is not None:
-        places: dict[str, str] = json.loads(index.read_bytes())["weight_map"]
-        tensor = _embedding_name(name, list(places))
-        shard = fetch(places[tensor])
+        shards: dict[str, str] = json.loads(index.read_bytes())["weight_map"]
+        tensor = _embedding_name(name, list(shards))
+        shard = fetch(shards[tensor])
     else:
         shard = fetch(WEIGHTS)
         tensor = _embedding_name(name, list(_header(shard)[0])) if shard else ""
@@ -325,9 +325,9 @@ def _embedding_shard(name: str, fetch: Fetch) -> tuple[Path, str]:
 
 def _embedding_name(name: str, tensors: list[str]) -> str:
     for wanted in EMBEDDING_NAMES:
-        found = [each for each in tensors if f".{each}".endswith(f".{wanted}")]
-        if found:
-            return min(found, key=len)
+        matches = [tensor for tensor in tensors if f".{tensor}".endswith(f".{wanted}")]
+        if matches:
+            return min(matches, key=len)
     raise EncoderError(
         f"hf:{name} has no known input embeddings; its tensors are "
         f"{', '.join(tensors[:5])} …"

@@ -82,13 +82,13 @@ def mistypes(codes: Codes, lengths: _Places, seeds: Seeds) -> tuple[Codes, _Plac
     # a roll for every place: there is an error if its last 16 bits are below the rate
     rolls = _mixed(seeds[:, :1] + _STEPS)
     rates = (percents * np.uint64(1 << 16) + np.uint64(99)) // np.uint64(100)
-    texts, places = np.nonzero(rolls.astype(np.uint16) < rates[:, None])
-    inside = places < lengths[texts]
+    texts, positions = np.nonzero(rolls.astype(np.uint16) < rates[:, None])
+    inside = positions < lengths[texts]
     texts = texts[inside]
-    places = places[inside]
-    struck = (ends - lengths)[texts] + places
+    positions = positions[inside]
+    struck = (ends - lengths)[texts] + positions
     written = _in_capitals(codes, np.repeat(capitals, lengths))
-    return _with_errors(written, struck, rolls[texts, places], places > 0, ends)
+    return _with_errors(written, struck, rolls[texts, positions], positions > 0, ends)
 
 
 def _mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:

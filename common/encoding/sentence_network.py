@@ -12,7 +12,7 @@ same bits. `native/sentences.c` is the same computation.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from types import ModuleType
 from typing import Any
 
@@ -100,6 +100,9 @@ class SentenceWeights:
     gains: NDArray[np.int64]
     tanh: NDArray[np.int16]
 
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
     def layers(self) -> Iterator[tuple[str, NDArray[np.int8], NDArray[np.int64]]]:
         """Each layer's name, weights and scales."""
         start = 0
@@ -119,8 +122,8 @@ def framed(ids: Ids, lengths: Integers) -> tuple[Ids, Integers]:
     ids, lengths = first_tokens(ids, lengths, MAX_SENTENCE_TOKENS)
     lengths = lengths[lengths > 0]
     stops = np.cumsum(lengths)
-    places = np.stack([stops - lengths, stops], axis=1)
-    return np.insert(ids, places.ravel(), [BEGIN, END] * len(lengths)), lengths + 2
+    borders = np.stack([stops - lengths, stops], axis=1)
+    return np.insert(ids, borders.ravel(), [BEGIN, END] * len(lengths)), lengths + 2
 
 
 def _activation(values: Any) -> Any:
@@ -173,9 +176,9 @@ class SentenceNetwork:
     def _features(self, ids: Ids, lengths: Integers) -> Any:
         """The features of tokens, whose rows have gaps between texts on the way."""
         owners = np.repeat(np.arange(len(lengths)), lengths)
-        places = np.arange(len(ids)) + TEXT_GAP * (owners + 1)
+        positions = np.arange(len(ids)) + TEXT_GAP * (owners + 1)
         spread = np.full(len(ids) + TEXT_GAP * (len(lengths) + 1), NO_TOKEN)
-        spread[places] = ids
+        spread[positions] = ids
         gaps = self._array(np.flatnonzero(spread == NO_TOKEN))
         token = self._array(spread)
 
@@ -196,13 +199,13 @@ class SentenceNetwork:
             hidden[gaps] = 0
             outputs = self._convolved(f"second{span}", hidden, span, before)
             parts.append(outputs.clip(-LARGEST_SUMMAND, LARGEST_SUMMAND))
-        return self._xp.concatenate(parts, 1)[self._array(places)]
+        return self._xp.concatenate(parts, 1)[self._array(positions)]
 
     def _convolved(self, layer: str, inputs: Any, span: int, before: int) -> Any:
         """A convolution, cut off below zero, and its input."""
         first = TEXT_GAP - before
         last = len(inputs) - TEXT_GAP - before
-        windows = [inputs[first + place : last + place] for place in range(span)]
+        windows = [inputs[first + shift : last + shift] for shift in range(span)]
         outputs = self._scaled(layer, self._xp.concatenate(windows, 1))
         whole = self._xp.zeros_like(inputs)
         whole[TEXT_GAP:-TEXT_GAP] = inputs[TEXT_GAP:-TEXT_GAP] + outputs.clip(0)
@@ -224,8 +227,8 @@ class SentenceNetwork:
         third = _activation(self._scaled("dense2", second).clip(0))
         last = self._scaled("skip3", second) + self._scaled("dense3", third)
         last = last.clip(-TANH_LIMIT, TANH_LIMIT)
-        places = self._xp.asarray(last, dtype=self._xp.int64) + TANH_LIMIT
-        bent = self._tanh[places]
+        entries = self._xp.asarray(last, dtype=self._xp.int64) + TANH_LIMIT
+        bent = self._tanh[entries]
         norm = self._root((bent * bent).sum(1)[:, None] * (1 << 2 * NORM_BITS))
         rounded = floor((bent * (2 * SENTENCE_NORM << NORM_BITS) + norm) / (2 * norm))
         return rounded.clip(-FEATURE_LIMIT, FEATURE_LIMIT)

@@ -100,33 +100,33 @@ def check_use_files(*paths: Path) -> None:
 # The tokenizer
 
 
-def _varint(data: bytes, place: int) -> tuple[int, int]:
+def _varint(data: bytes, position: int) -> tuple[int, int]:
     number = 0
     shift = 0
     while True:
-        byte = data[place]
-        place += 1
+        byte = data[position]
+        position += 1
         number |= (byte & 127) << shift
         shift += 7
         if byte < 128:
-            return number, place
+            return number, position
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, Any]]:
     """The numbers and contents of a protocol buffer's fields."""
-    place = 0
-    while place < len(data):
-        key, place = _varint(data, place)
+    position = 0
+    while position < len(data):
+        key, position = _varint(data, position)
         kind = key & 7
         if kind == WIRE_VARINT:
             content: int | bytes
-            content, place = _varint(data, place)
+            content, position = _varint(data, position)
         else:
             size = 8 if kind == WIRE_64_BITS else 4
             if kind == WIRE_BYTES:
-                size, place = _varint(data, place)
-            content = data[place : place + size]
-            place += size
+                size, position = _varint(data, position)
+            content = data[position : position + size]
+            position += size
         yield key >> 3, content
 
 

@@ -52,7 +52,7 @@ class TorchSentences:
         vectors = torch.zeros(
             (len(lengths), SENTENCE_WIDTH), dtype=torch.int16, device=self._device
         )
-        places = np.flatnonzero(lengths)
+        filled = np.flatnonzero(lengths)
         ids, lengths = framed(ids, lengths)
         stops = np.cumsum(lengths)
         batches = (stops - 1) // _BATCH_TOKENS
@@ -64,5 +64,5 @@ class TorchSentences:
             made = self._network.vectors(
                 ids[start : stops[last - 1]], lengths[first:last]
             )
-            vectors[self._tensor(places[first:last])] = made.to(torch.int16)
+            vectors[self._tensor(filled[first:last])] = made.to(torch.int16)
         return vectors

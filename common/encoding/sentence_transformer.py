@@ -107,13 +107,13 @@ class TransformerEncoder:
         ids, lengths = first_tokens(ids, lengths, self._own_tokens)
         starts = np.cumsum(lengths) - lengths
         for length in np.unique(lengths[lengths > 0]).tolist():
-            places = np.flatnonzero(lengths == length)
-            rows = self._framed(ids[starts[places][:, None] + np.arange(length)])
+            chosen = np.flatnonzero(lengths == length)
+            rows = self._framed(ids[starts[chosen][:, None] + np.arange(length)])
             model = _loaded(self, device)
             step = max(1, model.pass_tokens // rows.shape[1])
-            for first in range(0, len(places), step):
+            for first in range(0, len(chosen), step):
                 means = model.means(rows[first : first + step])
-                vectors[places[first : first + step]] = on_grid(means)
+                vectors[chosen[first : first + step]] = on_grid(means)
         return vectors
 
     def on_device(self, device: str) -> Callable[[Ids, Integers], NDArray[np.int16]]:
@@ -188,7 +188,7 @@ def _load(files: ModelFiles, device: str) -> Any:
     transformers = imported("transformers", "transformers")
     try:
         with quiet(transformers):
-            model, told = transformers.AutoModel.from_pretrained(
+            model, report = transformers.AutoModel.from_pretrained(
                 str(files.folder),
                 output_loading_info=True,
                 use_safetensors=True,
@@ -207,7 +207,7 @@ def _load(files: ModelFiles, device: str) -> Any:
             f"transformers cannot load the model in {files.folder}: {first_line(error)}"
         ) from error
     # a pooler comes after the states
-    missing = sorted(name for name in told["missing_keys"] if "pooler" not in name)
+    missing = sorted(name for name in report["missing_keys"] if "pooler" not in name)
     if missing:
         raise EncoderError(
             f"model weights are missing in {files.folder}, such as {missing[0]}"

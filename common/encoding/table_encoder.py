@@ -218,12 +218,6 @@ def bare_name(name: str) -> str:
     return split_sentence(name)[0].removesuffix(WORDS)
 
 
-def of_table_alone(encoder: TableEncoder) -> TableEncoder:
-    """The same encoder without features of sentences."""
-    name, _ = split_sentence(encoder.name)
-    return replace(encoder, name=name, sentence_encoder=None)
-
-
 def of_tokens_alone(encoder: TableEncoder) -> TableEncoder:
     """The same table of tokens alone."""
     name = bare_name(encoder.name)

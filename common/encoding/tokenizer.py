@@ -195,22 +195,22 @@ class Tokenizer:
         spread over tokens.
         """
         text = storable(text)
-        places: list[list[int]] = []
+        spans: list[list[int]] = []
         ids: list[list[int]] = []
         for number, start, stop in self._spans(text):
-            end = places[-1][1] if places else 0
+            end = spans[-1][1] if spans else 0
             if start < end or (
                 0 < start == end < stop
                 and all(map(_is_of_a_word, text[start - 1 : start + 1]))
             ):
-                places[-1][1] = max(stop, end)
+                spans[-1][1] = max(stop, end)
                 ids[-1].append(number)
             else:
-                places.append([start, stop])
+                spans.append([start, stop])
                 ids.append([number])
         return [
-            (text[start:stop], own)
-            for (start, stop), own in zip(places, ids, strict=True)
+            (text[start:stop], word_ids)
+            for (start, stop), word_ids in zip(spans, ids, strict=True)
         ]
 
     def _spans(self, text: str) -> list[tuple[int, int, int]]:

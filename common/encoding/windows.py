@@ -179,10 +179,10 @@ def _even_windows(
     apart = np.ones(len(lengths), dtype=bool)
     apart[document[is_first]] = False
     yield _first(ids, begins[apart], lengths[apart], window, share)
-    for each in np.unique(times).tolist():
-        chosen = times == each
+    for count in np.unique(times).tolist():
+        chosen = times == count
         row = _in_one_row(ids, starts[chosen], sizes[chosen], (window, stride))
-        yield Layer(row, np.append(0, np.cumsum(sizes[chosen])), each)
+        yield Layer(row, np.append(0, np.cumsum(sizes[chosen])), count)
 
 
 # Places in a row

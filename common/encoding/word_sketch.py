@@ -101,15 +101,15 @@ class WordSketch:
         lasts = np.append(firsts[1:], len(inside)) - 1
         # each word with a border on both sides, all in one row
         words = np.cumsum(np.append(False, apart))
-        places = np.arange(len(inside)) + 2 * words + 1
-        begins = places[firsts] - 1
-        ends = places[lasts] + 1
+        positions = np.arange(len(inside)) + 2 * words + 1
+        begins = positions[firsts] - 1
+        ends = positions[lasts] + 1
         bordered = np.zeros(len(inside) + 2 * len(firsts), dtype=np.uint64)
-        bordered[places] = letters
+        bordered[positions] = letters
         bordered[begins] = WORD_BEGIN
         bordered[ends] = WORD_END
         owner = np.zeros(len(bordered), dtype=np.int64)
-        owner[places] = owners
+        owner[positions] = owners
         owner[ends] = owners[lasts]
         since = np.arange(len(bordered)) - np.repeat(begins, ends - begins + 1)
         runs = [
@@ -183,19 +183,19 @@ def _spelt(definition: dict[str, Any]) -> list[tuple[int, bytes]]:
     steps = json.dumps([definition.get("pre_tokenizer"), definition.get("decoder")])
     if '"ByteLevel"' in steps:
         letters = {letter: byte for byte, letter in byte_letters().items()}
-        own = [
+        spelt = [
             (number, bytes(letters.get(letter, 0) for letter in word))
             for number, word in numbered
         ]
     elif prefix:
-        own = [(number, _of_subword(word, prefix)) for number, word in numbered]
+        spelt = [(number, _of_subword(word, prefix)) for number, word in numbered]
     else:
-        own = [(number, _of_piece(word)) for number, word in numbered]
+        spelt = [(number, _of_piece(word)) for number, word in numbered]
     added = [
         (token["id"], token["content"].encode())
         for token in definition.get("added_tokens", ())
     ]
-    return own + added
+    return spelt + added
 
 
 def _of_subword(word: str, prefix: str) -> bytes:

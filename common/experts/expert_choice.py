@@ -38,8 +38,10 @@ class ExpertChoice(NamedTuple):
     quality: float | None = None
 
     def to_json(self) -> dict[str, Any]:
-        told = {"expert": self.expert, "expert_reason": self.reason}
-        return told if self.quality is None else told | {"expert_quality": self.quality}
+        facts = {"expert": self.expert, "expert_reason": self.reason}
+        return (
+            facts if self.quality is None else facts | {"expert_quality": self.quality}
+        )
 
 
 class ExpertChooser:
@@ -61,13 +63,13 @@ class ExpertChooser:
     ) -> None:
         self._experts = experts
         self._servers = {domain: experts.servers(domain) for domain in domains}
-        found = experts.measured(table)
-        self.is_measured = found is not None
-        if found is not None:
-            own = found.of_domains(domains)
-            self.names = own.experts
-            self._known = own.counts > 0
-            quality = own.expected
+        measured = experts.measured(table)
+        self.is_measured = measured is not None
+        if measured is not None:
+            scored = measured.of_domains(domains)
+            self.names = scored.experts
+            self._known = scored.counts > 0
+            quality = scored.expected
         else:
             self.names = tuple(
                 name
@@ -122,23 +124,23 @@ class ExpertChooser:
         expected: list[float] = summed.tolist()
         worth: list[float] = (summed - self._costs).tolist()
         most = max(worth)
-        equals = [place for place, each in enumerate(worth) if each == most]
+        equals = [index for index, each in enumerate(worth) if each == most]
         servers = self._servers[decision.best]
         if len(equals) > 1:
             known = np.add.reduce(chances * self._known, 0).tolist()
-            place = max(
+            index = max(
                 equals, key=lambda each: (known[each], self.names[each] in servers)
             )
         else:
-            [place] = equals
-        name = self.names[place]
+            [index] = equals
+        name = self.names[index]
         if self.is_measured:
-            reason: Reason = "quality" if expected[place] == max(expected) else "cost"
-            factor = float(self._factors[place])
+            reason: Reason = "quality" if expected[index] == max(expected) else "cost"
+            factor = float(self._factors[index])
             return ExpertChoice(
-                name, reason, expected[place] / factor if factor else None
+                name, reason, expected[index] / factor if factor else None
             )
-        if name not in servers or expected[place] < max(
+        if name not in servers or expected[index] < max(
             expected[self.names.index(each)] for each in servers
         ):
             return ExpertChoice(name, "cost")
@@ -165,5 +167,5 @@ class ExpertChooser:
         answer in another's place.
         """
         known = self._experts.experts
-        found = self.of_domain(decision.best)
-        return [name for name in found if known[name].domains is not None]
+        servers = self.of_domain(decision.best)
+        return [name for name in servers if known[name].domains is not None]

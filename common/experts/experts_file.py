@@ -205,27 +205,27 @@ class Expert(Record):
     def key(self, environment: Mapping[str, str], folder: Path) -> str | None:
         """The secret itself; it is kept nowhere in this record."""
         if self.api_key_file is not None:
-            place = f"the file {self.api_key_file}"
+            source = f"the file {self.api_key_file}"
             try:
                 key = (folder / self.api_key_file).read_text("ascii").strip()
             except (OSError, ValueError):
                 raise InputError(
-                    f"{place} is to hold an expert's key and cannot be read"
+                    f"{source} is to hold an expert's key and cannot be read"
                 ) from None
             if not key:
-                raise InputError(f"{place} is to hold an expert's key and is empty")
+                raise InputError(f"{source} is to hold an expert's key and is empty")
         elif self.api_key_env is not None:
-            place = f"the variable {self.api_key_env}"
+            source = f"the variable {self.api_key_env}"
             key = environment.get(self.api_key_env, "")
             if not key:
                 raise InputError(
-                    f"{place} is to hold an expert's key and is not set; set it"
+                    f"{source} is to hold an expert's key and is not set; set it"
                 )
         else:
             return None
         if not key.isascii() or not key.isprintable() or " " in key:
             raise InputError(
-                f"{place} holds no key: it contains spaces or non-ASCII characters"
+                f"{source} holds no key: it contains spaces or non-ASCII characters"
             )
         return key
 
@@ -291,22 +291,22 @@ class Experts(Record):
         """The experts of a domain, and how good each is in it: those that name it; else the
         fallback.
         """
-        found = {
-            name: each.serves(name)[domain]
-            for name, each in self.experts.items()
-            if domain in each.serves(name)
+        servers = {
+            name: expert.serves(name)[domain]
+            for name, expert in self.experts.items()
+            if domain in expert.serves(name)
         }
-        return found or ({self.fallback: 1.0} if self.fallback is not None else {})
+        return servers or ({self.fallback: 1.0} if self.fallback is not None else {})
 
     def chain(self, name: str, peers: Sequence[str] = ()) -> tuple[FallbackStep, ...]:
         """Who is asked in an expert's place, in order: as it says itself; else its peers, and then
         the fallback.
         """
-        own = self.experts[name].fallbacks
-        if own is not None:
-            return own
+        fallbacks = self.experts[name].fallbacks
+        if fallbacks is not None:
+            return fallbacks
         names = dict.fromkeys((*peers, *filter(None, [self.fallback])))
-        return tuple(FallbackStep(expert=each) for each in names if each != name)
+        return tuple(FallbackStep(expert=other) for other in names if other != name)
 
     def measured(self, table: QualityTable | None) -> QualityTable | None:
         """The part of a table that is about these experts, in their order; None if it has no scores
@@ -315,15 +315,15 @@ class Experts(Record):
         if table is None:
             return None
         columns = {
-            name: place
-            for place, name in enumerate(table.experts)
-            if table.counts[:, place].any()
+            name: column
+            for column, name in enumerate(table.experts)
+            if table.counts[:, column].any()
         }
         names = tuple(name for name in self.experts if name in columns)
-        places = [columns[name] for name in names]
+        chosen = [columns[name] for name in names]
         return (
             QualityTable(
-                table.domains, names, table.sums[:, places], table.counts[:, places]
+                table.domains, names, table.sums[:, chosen], table.counts[:, chosen]
             )
             if names
             else None
@@ -333,8 +333,8 @@ class Experts(Record):
         """Raise if a decision of this router could find no expert. beside: the table that the file
         names.
         """
-        found = self.measured(beside or router.quality)
-        if beside is not None and found is None:
+        measured = self.measured(beside or router.quality)
+        if beside is not None and measured is None:
             raise InputError(
                 f"{self.table} holds scores of none of these experts; measure them, or"
                 " name another table"
@@ -342,7 +342,7 @@ class Experts(Record):
         if self.fallback is not None:
             return
         missing = [domain for domain in router.domains if not self.servers(domain)]
-        if missing and found is None:
+        if missing and measured is None:
             raise InputError(
                 f"there is no expert for {', '.join(missing)}; add one to the file, or"
                 " a fallback"
@@ -381,12 +381,14 @@ class ExpertsFile:
 
     def _read(self) -> tuple[Experts, QualityTable | None, dict[str, str | None]]:
         experts, table = read_experts(self.path)
-        keys = {name: self._key(name, each) for name, each in experts.experts.items()}
+        keys = {
+            name: self._key(name, expert) for name, expert in experts.experts.items()
+        }
         return experts, table, keys
 
     def _looked_at(self) -> list[object]:
         """What changes when the file does, or its table, or a file with a key."""
-        files = [each.api_key_file for each in self.experts.experts.values()]
+        files = [expert.api_key_file for expert in self.experts.experts.values()]
         names = (self.path.name, *filter(None, [self.experts.table, *files]))
         return [stamp_if_there(self.path.parent / name) for name in names]
 
@@ -430,8 +432,3 @@ class ExpertsFile:
 
 def _facts(table: QualityTable | None) -> dict[str, Any] | None:
     return table.to_json() if table else None
-
-
-def find_experts(path: Path | None) -> ExpertsFile | None:
-    """The file, if one is named."""
-    return ExpertsFile(path) if path is not None else None

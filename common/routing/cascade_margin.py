@@ -63,7 +63,7 @@ def choose_margin(
     best = accuracies[fits].max()
     if share is not None:
         fits &= shares <= share + _ROUNDING
-        place = int(np.flatnonzero(fits).max())
+        chosen = int(np.flatnonzero(fits).max())
     else:
         fits &= accuracies >= (accuracy or 0.0) - _ROUNDING
         if not fits.any():
@@ -71,7 +71,7 @@ def choose_margin(
                 f"no margin reaches an accuracy of {100 * (accuracy or 0):g} % on this"
                 f" text; the best is {100 * best:.1f} %"
             )
-        place = int(np.flatnonzero(fits).min())
+        chosen = int(np.flatnonzero(fits).min())
     return ChosenMargin(
-        float(margins[place]), float(shares[place]), float(accuracies[place])
+        float(margins[chosen]), float(shares[chosen]), float(accuracies[chosen])
     )

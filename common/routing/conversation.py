@@ -76,9 +76,9 @@ def weighted_turns(messages: Sequence[Message]) -> list[Turn]:
     spoken = [each for each in worded if each[0] not in TOOL_ROLES] or worded
     if not spoken:
         return [Turn("", 1.0)]
-    users = [place for place, (role, _) in enumerate(spoken) if role == "user"]
+    users = [position for position, (role, _) in enumerate(spoken) if role == "user"]
     last = users[-1] if users else len(spoken) - 1
-    others = [text for place, (_, text) in enumerate(spoken) if place != last]
+    others = [text for position, (_, text) in enumerate(spoken) if position != last]
     texts = [spoken[last][1], *reversed(others)][:MAX_TURNS]
     return [Turn(text, FADE_PER_TURN**age) for age, text in enumerate(texts)]
 
@@ -103,7 +103,7 @@ def chat_messages(messages: Chat) -> list[Message]:
     ):
         raise _wrong("a prompt", messages)
     return [
-        _spoken(message, f"message {place}") for place, message in enumerate(messages)
+        _spoken(message, f"message {number}") for number, message in enumerate(messages)
     ]
 
 
@@ -132,7 +132,7 @@ def _fields(value: Any) -> Mapping[str, Any]:
     if isinstance(value, Mapping):
         return value
     names = ("role", "type", "content", "text")
-    return {name: found for name in names if (found := getattr(value, name, None))}
+    return {name: field for name in names if (field := getattr(value, name, None))}
 
 
 def _wrong(what: str, value: object) -> InputError:

@@ -131,11 +131,11 @@ def proposal(
     )
     if not enough.any():
         return None
-    place = int(np.flatnonzero(enough)[-1])
+    lowest = int(np.flatnonzero(enough)[-1])
     threshold = (
         0.0
-        if place == len(order) - 1
-        else _between(float(confidence[place + 1]), float(confidence[place]))
+        if lowest == len(order) - 1
+        else _between(float(confidence[lowest + 1]), float(confidence[lowest]))
     )
     return at(outcomes, threshold)
 

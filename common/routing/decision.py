@@ -5,12 +5,12 @@ and when the router abstains.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from html import escape
 from operator import add
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ from ridgeway.common.base.settings import Confidence, Scope
 
 _Floats = NDArray[np.float64]
 _Counts = NDArray[np.int64]
+_Number = TypeVar("_Number", float, _Floats)
 
 _OUT_OF_SCOPE = "out_of_scope"
 LOW_CONFIDENCE = "low_confidence"
@@ -70,9 +71,7 @@ class Decision(NamedTuple):
 
     def to_json(self) -> dict[str, Any]:
         """The same on the command line and over HTTP."""
-        told = self._asdict()
-        told["belongs"] = self.belongs
-        return told
+        return {**self._asdict(), "belongs": self.belongs}
 
     def __repr__(self) -> str:
         shown = ranked(self.scores)[:SHOWN_DOMAINS]
@@ -153,24 +152,26 @@ def log_odds(law: Confidence, apart: _Floats) -> _Floats:
     return -np.log1p(law.tail * apart) / law.tail if law.tail else -apart
 
 
-def odds(law: Confidence, apart: _Floats) -> _Floats:
+def _odds(
+    law: Confidence, apart: _Number, exp: Callable[[_Number], _Number]
+) -> _Number:
     """Of each domain to the one ahead: (1 + tail · d) to the power −1/tail, or e to the −d.
 
     A tail of 1/2, 1/4, 1/8 … takes a third of the time of others: its powers are squares.
     """
     if not law.tail:
-        return np.exp(-apart)
-    found = 1 / (1 + law.tail * apart)
+        return exp(-apart)
+    base = 1 / (1 + law.tail * apart)
     power = 1 / law.tail
     while power % 2 == 0:
-        found = np.square(found)
+        base = base * base
         power /= 2
-    return found if power == 1 else found**power
+    return base if power == 1 else base**power
 
 
 def confidences(law: Confidence, apart: _Floats) -> _Floats:
     """The chance of the domain ahead in each prompt."""
-    chances: _Floats = 1 / np.add.reduce(odds(law, apart), axis=1)
+    chances: _Floats = 1 / np.add.reduce(_odds(law, apart, np.exp), axis=1)
     return chances
 
 
@@ -190,27 +191,16 @@ def prominence(scores: _Floats) -> _Floats:
     return above
 
 
-def chances(
-    domains: Sequence[str], law: Confidence, counted: Tally
-) -> list[tuple[int, float, dict[str, float], float | None]]:
-    """Of each prompt: the place of the domain ahead in points, its chance, every domain's, and the
-    chance that it belongs to any, if the law has a scope.
-    """
-    return [
-        _row_chances(domains, law, row, voters, counted.unit)
-        for row, voters in zip(
-            counted.points.tolist(), counted.voters.tolist(), strict=True
-        )
-    ]
-
-
-def _row_chances(
+def _chances(
     domains: Sequence[str],
     law: Confidence,
     points: Sequence[float],
     voters: float,
     unit: float,
 ) -> tuple[int, float, dict[str, float], float | None]:
+    """Of one prompt: the position of the domain ahead in points, its chance, every domain's, and
+    the chance that it belongs to any, if the law has a scope.
+    """
     size = max(float(voters), 1.0)
     sharpness = size / (size + law.half)
     if law.growth:
@@ -218,7 +208,8 @@ def _row_chances(
     scores = [point * unit / size for point in points]
     ahead = max(scores)
     shares = [
-        _odds(law, (ahead - score) * sharpness / law.temperature) for score in scores
+        _odds(law, (ahead - score) * sharpness / law.temperature, math.exp)
+        for score in scores
     ]
     sure = 1 / _added(shares)
     scope = None
@@ -233,18 +224,6 @@ def _row_chances(
 def _added(values: Iterable[float]) -> float:
     """One after the other; what Python's `sum` adds up is of more bits."""
     return reduce(add, values, 0.0)
-
-
-def _odds(law: Confidence, apart: float) -> float:
-    """As `odds`."""
-    if not law.tail:
-        return math.exp(-apart)
-    found = 1 / (1 + law.tail * apart)
-    power = 1 / law.tail
-    while power % 2 == 0:
-        found *= found
-        power /= 2
-    return found if power == 1 else found**power
 
 
 def _scope_chance(scope: Scope, scores: Sequence[float], size: float) -> float:
@@ -275,20 +254,25 @@ def decide(
               known.
     routers:  which router each was decided by.
     """
-    rows = chances(domains, law, counted)
-    places = (
+    rows = [
+        _chances(domains, law, points, voters, counted.unit)
+        for points, voters in zip(
+            counted.points.tolist(), counted.voters.tolist(), strict=True
+        )
+    ]
+    positions = (
         [row[0] for row in rows]
         if counted.points is counted.sums
         else winners(counted).tolist()
     )
-    found = []
-    for place, (_, confidence, scores, scope), size, legible, router in zip(
-        places, rows, tokens, readable, routers, strict=True
+    decisions = []
+    for position, (_, confidence, scores, scope), size, legible, router in zip(
+        positions, rows, tokens, readable, routers, strict=True
     ):
-        best = domains[place]
+        best = domains[position]
         scope = scope if legible or scope is None else 0.0
         reason = _reason(law, best, confidence, scope, legible)
-        found.append(
+        decisions.append(
             Decision(
                 law.fallback if reason else best,
                 confidence,
@@ -301,7 +285,7 @@ def decide(
                 router,
             )
         )
-    return found
+    return decisions
 
 
 def _reason(

@@ -7,7 +7,7 @@ confidence true.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -144,8 +144,8 @@ class Evaluation:
         out.
         """
         return {
-            name: 100 * row[place] / sum(row)
-            for place, (name, row) in enumerate(
+            name: 100 * row[column] / sum(row)
+            for column, (name, row) in enumerate(
                 zip(self.domains, self.confusion, strict=True)
             )
             if sum(row)
@@ -189,7 +189,7 @@ def evaluate(router: Router, texts: Mapping[str, Sequence[str]]) -> Evaluation:
     """Route every text; a text counts for the domain that is ahead, whether or not the router would
     abstain.
     """
-    places = {name: place for place, name in enumerate(router.domains)}
+    columns = {name: column for column, name in enumerate(router.domains)}
     confusion = []
     sure = list[float]()
     right = list[bool]()
@@ -198,11 +198,12 @@ def evaluate(router: Router, texts: Mapping[str, Sequence[str]]) -> Evaluation:
         decisions = router.route_many(texts[name])
         confusion.append(
             np.bincount(
-                [places[each.best] for each in decisions], minlength=len(places)
+                [columns[decision.best] for decision in decisions],
+                minlength=len(columns),
             )
         )
-        sure += [each.confidence for each in decisions]
-        right += [each.best == name for each in decisions]
+        sure += [decision.confidence for decision in decisions]
+        right += [decision.best == name for decision in decisions]
         weights += [1 / len(decisions) for _ in decisions]
     known = router.confidence.calibrated and weights
     gap = (
@@ -248,6 +249,18 @@ class Calibration:
     scope: Scope | None = None
     reliability: Reliability = ()
 
+    def confidence(self, plain: Confidence) -> Confidence:
+        """plain: says when the router abstains."""
+        return replace(
+            plain,
+            temperature=self.temperature,
+            growth=0.0,
+            half=self.half,
+            tail=self.tail,
+            calibrated=True,
+            scope=self.scope,
+        )
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Samples:
@@ -291,14 +304,14 @@ class _Samples:
             return self.surprise(float(np.exp(heat)), curve)
 
         heats = np.log(spread) + np.linspace(np.log(1e-4), np.log(1e3), 17)
-        best = min(range(1, len(heats) - 1), key=lambda place: surprise(heats[place]))
-        found = minimize_scalar(
+        best = min(range(1, len(heats) - 1), key=lambda number: surprise(heats[number]))
+        fitted = minimize_scalar(
             surprise,
             bounds=heats[[best - 1, best + 1]],
             method="bounded",
             options={"xatol": 1e-7},
         )
-        return float(np.exp(found.x))
+        return float(np.exp(fitted.x))
 
     def gap(self, temperature: float, curve: Confidence) -> float:
         return confidence_gap(
@@ -315,7 +328,7 @@ class _Samples:
         shares = (self.weights, self.weights * self.right)
         count = len(CONFIDENCE_EDGES)
         met = np.stack(
-            [np.bincount(bins, each, minlength=count) for each in shares], axis=1
+            [np.bincount(bins, share, minlength=count) for share in shares], axis=1
         )
         return reliability_of(met / self.weights.sum())
 
@@ -333,10 +346,12 @@ def calibrate(router: Router, texts: Mapping[str, Sequence[str]]) -> Calibration
     temperature, curve = min(
         fitted, key=lambda pair: round(samples.surprise(*pair), 12)
     )
-    own = ((place, samples.labels == place) for place in range(len(router.domains)))
+    of_labels = (
+        (label, samples.labels == label) for label in range(len(router.domains))
+    )
     scope = fit_scope(
-        scope_counts(samples.scores[each], samples.voters[each], place)
-        for place, each in own
+        scope_counts(samples.scores[chosen], samples.voters[chosen], label)
+        for label, chosen in of_labels
     )
     return Calibration(
         temperature,
@@ -355,14 +370,14 @@ def _samples(router: Router, texts: Mapping[str, Sequence[str]]) -> _Samples:
     voters = []
     labels = []
     weights = []
-    for place, name in enumerate(router.domains):
-        found, counts = beginnings(
+    for label, name in enumerate(router.domains):
+        scored, counts = beginnings(
             router.compiled, router.selector, *router.tokenizer.encode_many(texts[name])
         )
-        scores.append(found)
+        scores.append(scored)
         voters.append(counts)
-        size = len(found)
-        labels.append(np.full(size, place))
+        size = len(scored)
+        labels.append(np.full(size, label))
         weights.append(np.full(size, 1 / max(size, 1) / len(router.domains)))
     return _Samples(
         *(np.concatenate(rows) for rows in (scores, voters, labels, weights))

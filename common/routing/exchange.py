@@ -53,8 +53,8 @@ def cut_turns(turns: Sequence[Turn]) -> CutTurns:
     most = max(MAX_ROUTED_CHARACTERS // first, 2)
     rest = most if first > 1 else MAX_EARLIER_CHARACTERS
     kept = [
-        Turn(cut(turn.text, rest if place else most), turn.weight)
-        for place, turn in enumerate(turns)
+        Turn(cut(turn.text, rest if number else most), turn.weight)
+        for number, turn in enumerate(turns)
     ]
     return CutTurns(
         kept,
@@ -92,7 +92,7 @@ def exchange_of(
     session: the name of the conversation; without one, its messages name it.
     """
     said = [_spoken(*message) for message in messages]
-    users = [place for place, (role, _) in enumerate(said) if role == "user"]
+    users = [number for number, (role, _) in enumerate(said) if role == "user"]
     last = users[-1] if users else len(said) - 1
     uses_tools = any(role in TOOL_ROLES for role, _ in said[last + 1 :])
     now = said[: last + 1] if uses_tools else said
@@ -114,8 +114,8 @@ def exchange_of(
 
 def _spoken(role: str, text: str) -> Message:
     """A message without what a harness added; one that says nothing else is a tool's."""
-    own = without_harness(text)
-    return ("tool" if text.strip() and not own.strip() else role), own
+    said = without_harness(text)
+    return ("tool" if text.strip() and not said.strip() else role), said
 
 
 def _name(messages: Sequence[Message], names: Sequence[str]) -> bytes:
@@ -133,9 +133,9 @@ def _name(messages: Sequence[Message], names: Sequence[str]) -> bytes:
 
 def digest(*parts: str) -> bytes:
     """A name of 16 bytes; parts that are divided otherwise have another one."""
-    found = hashlib.blake2b(digest_size=16)
+    hashed = hashlib.blake2b(digest_size=16)
     for part in parts:
         content = part.encode(errors="replace")
-        found.update(len(content).to_bytes(8, "big"))
-        found.update(content)
-    return found.digest()
+        hashed.update(len(content).to_bytes(8, "big"))
+        hashed.update(content)
+    return hashed.digest()

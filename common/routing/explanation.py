@@ -103,8 +103,8 @@ def explain(
     words = [word for part in pieces for word in part]
     ids = np.array([number for _, own in words for number in own], dtype=np.int32)
     sizes = np.array([len(own) for _, own in words], dtype=np.int64)
-    table, places = compiled.read(ids, lengths)
-    by_turn = tally(table, selector, places, lengths)
+    table, rows = compiled.read(ids, lengths)
+    by_turn = tally(table, selector, rows, lengths)
     counted = weighed(by_turn, turns)
     decision = decide(counted, ids, lengths)
     domains = list(decision.scores)
@@ -115,11 +115,11 @@ def explain(
     of_tokens = np.concatenate(
         [
             _parts(table, selector, own) * say
-            for own, say in zip(np.split(places, ends), says, strict=True)
+            for own, say in zip(np.split(rows, ends), says, strict=True)
         ]
     )
     parts = segment_sums(of_tokens, sizes)
-    said: NDArray[Any] = segment_sums(table.sums.take(places, axis=0), sizes)
+    said: NDArray[Any] = segment_sums(table.sums.take(rows, axis=0), sizes)
     weights = parts[:, best] - parts[:, runner_up]
     votes = [domains[vote] for vote in said.argmax(axis=1).tolist()]
     centred = map(tuple, (parts - parts.mean(axis=1, keepdims=True)).tolist())

@@ -183,8 +183,8 @@ class _Phrases(NamedTuple):
             return None
         if len(text) > SHORT_CHARACTERS:
             return False
-        [own] = _vectors(router, self.features, [text])
-        return bool(own @ self.direction >= CLOSER)
+        [vector] = _vectors(router, self.features, [text])
+        return bool(vector @ self.direction >= CLOSER)
 
     def needed(self, best: str, domain: str, characters: int) -> float:
         few = math.sqrt(max(0.0, 1 - characters / SHORT_CHARACTERS))
@@ -199,9 +199,12 @@ _known: WeakKeyDictionary[Router, _Phrases] = WeakKeyDictionary()
 
 def _phrases_of(router: Router) -> _Phrases:
     if router not in _known:
-        found = router.route_many(FOLLOW_UPS)
+        decisions = router.route_many(FOLLOW_UPS)
         leaning = {
-            name: fmean(math.log(max(each.scores[name], LEAST_SCORE)) for each in found)
+            name: fmean(
+                math.log(max(decision.scores[name], LEAST_SCORE))
+                for decision in decisions
+            )
             for name in router.domains
         }
         features = _features(router)

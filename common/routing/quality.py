@@ -138,14 +138,14 @@ class QualityTable:
 
     def of_domains(self, domains: Sequence[str]) -> QualityTable:
         """The same for these domains; one that was not scored has no scores."""
-        rows = {name: place for place, name in enumerate(self.domains)}
-        places = [rows.get(name, -1) for name in domains]
-        known = np.array([place >= 0 for place in places])[:, None]
+        rows = {name: row for row, name in enumerate(self.domains)}
+        chosen = [rows.get(name, -1) for name in domains]
+        known = np.array([row >= 0 for row in chosen])[:, None]
         return QualityTable(
             tuple(domains),
             self.experts,
-            self.sums[places] * known,
-            self.counts[places] * known,
+            self.sums[chosen] * known,
+            self.counts[chosen] * known,
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -182,8 +182,8 @@ def quality_of(
     """Add scores up. experts: whose; those that have any, if it is left out. Raises InputError for
     what cannot be.
     """
-    rows = {name: place for place, name in enumerate(domains)}
-    columns = {name: place for place, name in enumerate(experts)}
+    rows = {name: number for number, name in enumerate(domains)}
+    columns = {name: number for number, name in enumerate(experts)}
     cells: dict[tuple[int, int], tuple[int, int]] = {}
     for domain, expert, score in scores:
         if experts and expert not in columns:

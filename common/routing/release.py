@@ -20,7 +20,12 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from ridgeway.common.base.errors import FormatError, ReleaseError, RidgewayError
+from ridgeway.common.base.errors import (
+    FormatError,
+    InputError,
+    ReleaseError,
+    RidgewayError,
+)
 from ridgeway.common.base.files import canonical_json, whole_folder, write_whole
 from ridgeway.common.base.identity import (
     HandOver,
@@ -127,7 +132,7 @@ def save_release(
     refuse_foreign(folder, identity.public)
     # the same bytes for the same router
     arrays = {"weights": weights, **compiled.arrays()}
-    router = save({name: np.ascontiguousarray(each) for name, each in arrays.items()})
+    router = save({name: np.ascontiguousarray(array) for name, array in arrays.items()})
     files = {ROUTER: router, TOKENIZER: definition}
     cascade = compiled.to_json() if isinstance(compiled, Cascade) else None
     manifest = {
@@ -150,6 +155,28 @@ def save_release(
             ),
         )
     return release_id(manifest)
+
+
+def check_signer(release: Release, identity: Identity) -> None:
+    """Raise unless a release was signed with this key: only its signer may change it."""
+    if release.signer != identity.public:
+        raise InputError(
+            f"the release was signed by {release.signer[:12]}…, but your key is"
+            f" {identity.public[:12]}…; set the coordinator's key with --key-file"
+        )
+
+
+def sign_confidence(
+    folder: Path, fitted: Release, figures: Mapping[str, Any], identity: Identity
+) -> str:
+    """Put the confidence and the margin that were fitted for a release into it; returns its new id.
+
+    figures: counts and rates over the held-out text, none of the text itself.
+    """
+    facts = {"confidence": fitted.confidence.to_json(), "evaluation": figures}
+    if isinstance(fitted.compiled, Cascade):
+        facts[CASCADE] = fitted.compiled.to_json()
+    return amend_release(folder, facts, identity)
 
 
 def amend_release(folder: Path, changes: Mapping[str, Any], identity: Identity) -> str:
@@ -239,8 +266,8 @@ def _table(
         return _tokens(manifest, arrays)
     spelling = {name: arrays[name] for name in ("letters", "starts") if name in arrays}
     first = {
-        name.removeprefix("table_"): each
-        for name, each in arrays.items()
+        name.removeprefix("table_"): array
+        for name, array in arrays.items()
         if name.startswith("table_")
     }
     table = _tokens(manifest, first | spelling)
@@ -323,7 +350,7 @@ def _leads(trusted: str, path: Path, signature: Mapping[str, Any]) -> bool:
     signer = signature["key"]
     try:
         known = HandOvers().merged_with(
-            HandOver.of(each) for each in signature.get("handovers", ())
+            HandOver.of(link) for link in signature.get("handovers", ())
         )
         before = [link.before for link in known.leading_to(signer)]
         return known.newest(signer) == signer and trusted in (signer, *before)
@@ -366,7 +393,7 @@ def _is_printable(value: Any) -> bool:
     if isinstance(value, dict):
         return all(map(_is_printable, (*value, *value.values())))
     if isinstance(value, list):
-        return all(_is_printable(each) for each in value if type(each) is not int)
+        return all(_is_printable(item) for item in value if type(item) is not int)
     return not isinstance(value, str) or value.isprintable()
 
 
@@ -428,11 +455,11 @@ def refuse_foreign(folder: Path, signer: str | None = None) -> None:
     path = folder / MANIFEST
     if not path.is_file():
         return
-    found: str | None = None
+    known: str | None = None
     # of a damaged one it cannot be told who signed it
     with contextlib.suppress(ReleaseError):
-        found = str(_parsed(path, path.read_bytes())["signature"]["key"])
-    if found != signer:
+        known = str(_parsed(path, path.read_bytes())["signature"]["key"])
+    if known != signer:
         raise ReleaseError(
             f"{folder} contains a release signed with another key; use another folder"
         )

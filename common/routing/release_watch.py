@@ -33,19 +33,17 @@ _OpenedNow = TypeVar("_OpenedNow", bound=OpenedRelease, covariant=True)
 
 
 class ReleaseOpener(Protocol[_OpenedNow]):
-    """Where releases come from. stamp: what changes when the release does. open: reads and verifies
-    the one that is there now; signer: the newest key that is known of those who sign.
+    """Where releases come from. open: reads and verifies the one that is in the folder now; signer:
+    the newest key that is known of those who sign.
     """
 
     @property
     def folder(self) -> Path: ...
 
-    def stamp(self) -> list[object]: ...
-
     def open(self, signer: str | None = None) -> _OpenedNow: ...
 
 
-def release_stamp(folder: Path) -> list[object]:
+def _release_stamp(folder: Path) -> list[object]:
     """What changes when the release in a folder does."""
     return [stamp_if_there(folder / name) for name in (MANIFEST, ROUTER, TOKENIZER)]
 
@@ -54,9 +52,9 @@ def find_release(path: Path) -> Path:
     """The folder of the release: the path itself, or the newest of a coordinator's folder or of its
     releases.
     """
-    for place in (path, path / _LATEST, path / _LATEST.name):
-        if (place / MANIFEST).is_file():
-            return place
+    for folder in (path, path / _LATEST, path / _LATEST.name):
+        if (folder / MANIFEST).is_file():
+            return folder
     if not path.is_dir():
         raise ReleaseError(
             f"there is no folder {path}; use that of a release or of a coordinator"
@@ -85,7 +83,7 @@ class CurrentRelease(Generic[_Opened]):
 
     def __init__(self, source: ReleaseOpener[_Opened]) -> None:
         self._source = source
-        self._stamp = source.stamp()
+        self._stamp = _release_stamp(source.folder)
         self._older: set[str] = set()
         self.served = source.open()
         self._signer = self.served.release.signer
@@ -98,7 +96,7 @@ class CurrentRelease(Generic[_Opened]):
 
     def refresh(self) -> bool:
         """Whether the release in use, or what is known of a refused one, has changed."""
-        stamp = self._source.stamp()
+        stamp = _release_stamp(self._source.folder)
         if stamp == self._stamp or None in stamp:  # in the middle of being replaced
             return False
         self._stamp = stamp

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import Any, NamedTuple
 
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.operating_system import cores
@@ -26,14 +26,14 @@ from ridgeway.common.routing.decision import (
 from ridgeway.common.routing.explanation import Explanation, explain
 from ridgeway.common.routing.quality import QualityTable
 from ridgeway.common.routing.release import Release, load_release
-from ridgeway.common.routing.sentence_table import Cascade, SentenceTable
+from ridgeway.common.routing.release_watch import CurrentRelease, find_release
+from ridgeway.common.routing.sentence_table import FIRST_TEXT, Cascade, SentenceTable
 from ridgeway.common.routing.token_table import (
     Lengths,
     RouterTable,
     check_domains,
     tally_texts,
 )
-from ridgeway.common.routing.word_table import WordTable
 
 PROMPTS_PER_CHUNK = 128
 MAX_THREADS = 16
@@ -80,10 +80,15 @@ class Router:
                 domain; a threshold of 0 without a scope is never.
         fallback: what decisions name where the router abstains.
         """
-        release = load_release(Path(folder), key=key, sentences=sentences)
-        router = router_of(release)
-        router.confidence = router.confidence.abstaining(threshold, fallback, scope)
-        return router
+        loaded = _loaded(
+            Path(folder),
+            key=key,
+            sentences=sentences,
+            threshold=threshold,
+            fallback=fallback,
+            scope=scope,
+        )
+        return loaded.router
 
     @classmethod
     def follow(cls, folder: str | Path, **options: Any) -> FollowedRouter:
@@ -167,11 +172,11 @@ class Router:
                 "route_many takes a list of prompts; use route for one prompt"
             )
         asked = list(prompts)
-        texts = iter(
-            self._route_texts([each for each in asked if isinstance(each, str)])
-        )
+        texts = [prompt for prompt in asked if isinstance(prompt, str)]
+        routed = iter(self._route_texts(texts))
         return [
-            next(texts) if isinstance(each, str) else self.route(each) for each in asked
+            next(routed) if isinstance(prompt, str) else self.route(prompt)
+            for prompt in asked
         ]
 
     def _route_texts(self, prompts: list[str]) -> list[Decision]:
@@ -180,7 +185,7 @@ class Router:
             for start in range(0, len(prompts), PROMPTS_PER_CHUNK)
         ]
         if len(chunks) < 2:
-            return [each for chunk in chunks for each in self._decide_all(chunk)]
+            return self._decide_all(prompts) if prompts else []
         with (
             serial_tokenizers(),
             ThreadPoolExecutor(min(cores(), MAX_THREADS), "route") as pool,
@@ -192,8 +197,7 @@ class Router:
         """Work out at once what else comes with use; whether compiled code then does all the
         work.
         """
-        if isinstance(self.compiled, WordTable | SentenceTable | Cascade):
-            self.compiled.make_fast()
+        self.compiled.make_fast()
         return self.tokenizer.make_fast()
 
     def explain(self, prompt: str | Chat) -> Explanation:
@@ -220,7 +224,7 @@ class Router:
             return [SENTENCES] * len(lengths)
         if isinstance(self.compiled, Cascade):
             read = self.compiled.reads_sentences(ids, lengths)
-            return [SENTENCES if each else TABLE for each in read.tolist()]
+            return [SENTENCES if is_read else TABLE for is_read in read.tolist()]
         return [TABLE] * len(lengths)
 
     def _decide_all(self, prompts: Sequence[str]) -> list[Decision]:
@@ -254,12 +258,24 @@ class Router:
         return f"<Router {len(self.domains)} domains, selector {self.selector.name}>"
 
 
-@dataclass(frozen=True)
-class _LoadedRelease:
+class _LoadedRelease(NamedTuple):
     """A release and its router."""
 
     release: Release
     router: Router
+
+
+def _loaded(
+    folder: Path,
+    *,
+    key: str | None = None,
+    sentences: SentenceUse = "auto",
+    **abstaining: Any,
+) -> _LoadedRelease:
+    release = load_release(folder, key=key, sentences=sentences)
+    router = router_of(release)
+    router.confidence = router.confidence.abstaining(**abstaining)
+    return _LoadedRelease(release, router)
 
 
 @dataclass(frozen=True)
@@ -269,23 +285,11 @@ class _RouterOpener:
     folder: Path
     options: Mapping[str, Any]
 
-    def stamp(self) -> list[object]:
-        from ridgeway.common.routing.release_watch import release_stamp
-
-        return release_stamp(self.folder)
-
     def open(self, signer: str | None = None) -> _LoadedRelease:
-        options = dict(self.options)
-        changes = {
-            name: options.pop(name, None) for name in ("threshold", "fallback", "scope")
-        }
-        if signer is not None:
-            options["key"] = signer
-        release = load_release(self.folder.resolve(), **options)
-        router = router_of(release)
-        router.confidence = router.confidence.abstaining(**changes)
-        router.route("Is it ready?")
-        return _LoadedRelease(release, router)
+        known = {} if signer is None else {"key": signer}
+        loaded = _loaded(self.folder.resolve(), **{**self.options, **known})
+        loaded.router.route(FIRST_TEXT)
+        return loaded
 
 
 class FollowedRouter:
@@ -296,8 +300,6 @@ class FollowedRouter:
     """
 
     def __init__(self, folder: Path, options: Mapping[str, Any]) -> None:
-        from ridgeway.common.routing.release_watch import CurrentRelease, find_release
-
         self._current = CurrentRelease(_RouterOpener(find_release(folder), options))
         self._lock = Lock()
         self._looked = time.monotonic()

@@ -35,22 +35,20 @@ COVERED_LENGTHS = 3
 _STEPS = 50
 
 
-def scope_counts(scores: _Floats, voters: _Counts, own: int) -> _Counts:
-    """Texts of one domain, at place `own`, by length and prominence. With two domains nothing is
-    told.
-    """
+def scope_counts(scores: _Floats, voters: _Counts, column: int) -> _Counts:
+    """Texts of the domain of one column, by length and prominence. Two domains give no counts."""
     if scores.shape[1] < 3:
         return np.zeros(SCOPE_COUNTS_SHAPE, dtype=np.int64)
     lengths = np.minimum(np.frexp(np.maximum(voters, 1))[1] - 1, LENGTHS - 1)
-    found = []
-    for seen in (scores, np.delete(scores, own, axis=1)):
+    counts = []
+    for seen in (scores, np.delete(scores, column, axis=1)):
         bins = np.minimum((prominence(seen) * _BINS).astype(np.int64), _BINS - 1)
-        found.append(
+        counts.append(
             np.bincount(lengths * _BINS + bins, minlength=LENGTHS * _BINS).reshape(
                 LENGTHS, _BINS
             )
         )
-    return np.stack(found, axis=-1)
+    return np.stack(counts, axis=-1)
 
 
 def fit_scope(counts: Iterable[_Counts]) -> Scope | None:
@@ -61,9 +59,9 @@ def fit_scope(counts: Iterable[_Counts]) -> Scope | None:
     from, or prominence tells nothing.
     """
     shares = [
-        each / each[..., 0].sum()
-        for each in counts
-        if each.min() >= 0 and each[..., 0].any()
+        domain / domain[..., 0].sum()
+        for domain in counts
+        if domain.min() >= 0 and domain[..., 0].any()
     ]
     if not shares:
         return None
@@ -96,7 +94,9 @@ def separation(counts: Iterable[_Counts]) -> float:
     """How often a text scored by all domains stands out more than one scored by all but its own:
     0.5 is chance.
     """
-    shares = [each / each[..., 0].sum() for each in counts if each[..., 0].any()]
+    shares = [
+        domain / domain[..., 0].sum() for domain in counts if domain[..., 0].any()
+    ]
     inside, outside = np.moveaxis(np.mean(shares, axis=0).sum(axis=0), -1, 0)
     below = np.cumsum(outside) - outside
     return float(

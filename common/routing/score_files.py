@@ -42,8 +42,8 @@ def read_scores(path: Path) -> Iterator[ScoredPrompt]:
             f"there is no file {path}; give a .jsonl or .csv file of expert scores"
         )
     try:
-        for place, record in _records(path):
-            yield _scored(place, record)
+        for line, record in _records(path):
+            yield _scored(line, record)
     except UnicodeDecodeError as error:
         raise CorpusError(f"{path}: not UTF-8 ({error.reason})") from None
 
@@ -65,21 +65,21 @@ def _records(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
     with path.open(encoding="utf-8-sig", newline="\n") as file:
         for number, line in enumerate(file, 1):
             if line.strip():
-                place = f"{path}, line {number}"
-                yield place, parse_line(line, place)
+                where = f"{path}, line {number}"
+                yield where, parse_line(line, where)
 
 
-def _scored(place: str, record: Mapping[str, Any]) -> ScoredPrompt:
+def _scored(line: str, record: Mapping[str, Any]) -> ScoredPrompt:
     prompt, domain = (
         (
-            record_text(record, names, place)
+            record_text(record, names, line)
             if any(name in record for name in names)
             else ""
         )
         for names in (PROMPT, DOMAIN)
     )
     if not prompt and not domain:
-        raise CorpusError(f"{place}: a score needs a prompt or a domain")
+        raise CorpusError(f"{line}: a score needs a prompt or a domain")
     given = (
         record["scores"]
         if "scores" in record
@@ -89,24 +89,24 @@ def _scored(place: str, record: Mapping[str, Any]) -> ScoredPrompt:
         isinstance(name, str) and name for name in given
     ):
         raise CorpusError(
-            f"{place}: the expert is missing; give `expert` and `score`, or `scores` "
+            f"{line}: the expert is missing; give `expert` and `score`, or `scores` "
             "of several experts"
         )
     scores = {
-        name: _score(place, value)
+        name: _score(line, value)
         for name, value in given.items()
         if value not in (None, "")
     }
     return ScoredPrompt(prompt, domain, scores)
 
 
-def _score(place: str, value: object) -> float:
+def _score(line: str, value: object) -> float:
     try:
         score = float(value) if isinstance(value, int | float | str) else math.nan
     except (ValueError, OverflowError):
         score = math.nan
     if not 0 <= score <= 1:
         raise CorpusError(
-            f"{place}: a score is a number from 0 to 1, not {str(value)[:40]!r}"
+            f"{line}: a score is a number from 0 to 1, not {str(value)[:40]!r}"
         )
     return score

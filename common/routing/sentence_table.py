@@ -103,8 +103,8 @@ class SentenceTable:
 
     def read(self, ids: Ids, lengths: Lengths) -> tuple[TokenTable, Ids]:
         """A table of these very tokens, each with what its text's sentences say."""
-        table, places = self.tokens.read(ids, lengths)
-        rows = table.sums.take(places, axis=0)
+        table, positions = self.tokens.read(ids, lengths)
+        rows = table.sums.take(positions, axis=0)
         rows += np.repeat(self.sentence_logits(ids, lengths), lengths, axis=0)
         return _table_of(rows, self.step), np.arange(len(ids), dtype=np.int32)
 
@@ -119,8 +119,7 @@ class SentenceTable:
 
     def make_fast(self) -> None:
         """Work out at once what is otherwise worked out with use, by reading a first text."""
-        if isinstance(self.tokens, WordTable):
-            self.tokens.make_fast()
+        self.tokens.make_fast()
         self.sentence_logits(np.zeros(1, dtype=np.int32), np.ones(1, dtype=np.int64))
         reader = self.features.encoder
         reader.vectors(*reader.encode_many([FIRST_TEXT]))
@@ -155,9 +154,9 @@ class Cascade:
         sums = self.table.token_sums(ids, lengths)
         unsure = self._unsure(sums, ids, lengths)
         if unsure.any():
-            own = ids[np.repeat(unsure, lengths)]
+            unsure_ids = ids[np.repeat(unsure, lengths)]
             sums = sums.copy()
-            sums[unsure] = self.sentences.token_sums(own, lengths[unsure])
+            sums[unsure] = self.sentences.token_sums(unsure_ids, lengths[unsure])
         return sums
 
     def reads_sentences(self, ids: Ids, lengths: Lengths) -> NDArray[np.bool_]:
@@ -190,17 +189,17 @@ class Cascade:
     def read(self, ids: Ids, lengths: Lengths) -> tuple[TokenTable, Ids]:
         """A table of these very tokens, each as the router says that decides its text."""
         unsure = self.reads_sentences(ids, lengths)
-        table, places = self.table.read(ids, lengths)
-        rows = table.sums.take(places, axis=0)
+        table, positions = self.table.read(ids, lengths)
+        rows = table.sums.take(positions, axis=0)
         if unsure.any():
-            own = np.repeat(unsure, lengths)
-            full, there = self.sentences.read(ids[own], lengths[unsure])
-            rows[own] = full.sums.take(there, axis=0)
+            chosen = np.repeat(unsure, lengths)
+            full, read_at = self.sentences.read(ids[chosen], lengths[unsure])
+            rows[chosen] = full.sums.take(read_at, axis=0)
         return _table_of(rows, self.step), np.arange(len(ids), dtype=np.int32)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """What a release keeps of it; the spelling of tokens once."""
-        first = {f"table_{name}": each for name, each in self.table.arrays().items()}
+        first = {f"table_{name}": array for name, array in self.table.arrays().items()}
         for shared in ("table_letters", "table_starts"):
             first.pop(shared, None)
         return self.sentences.arrays() | first
@@ -215,8 +214,7 @@ class Cascade:
 
     def make_fast(self) -> None:
         """Work out at once what is otherwise worked out after some use."""
-        if isinstance(self.table, WordTable):
-            self.table.make_fast()
+        self.table.make_fast()
         self.sentences.make_fast()
 
     def to_json(self) -> dict[str, Any]:
@@ -265,9 +263,9 @@ def weight_columns(encoder: TableEncoder, domains: int) -> int:
     return 2 * domains if encoder.sentences else domains
 
 
-def without_domain(weights: _Floats, place: int, domains: int) -> _Floats:
+def without_domain(weights: _Floats, position: int, domains: int) -> _Floats:
     """Weights with a domain's columns dropped."""
-    columns = np.arange(place, weights.shape[1], domains)
+    columns = np.arange(position, weights.shape[1], domains)
     return np.ascontiguousarray(np.delete(weights, columns, axis=1))
 
 

@@ -97,6 +97,9 @@ class TokenTable:
         """The table in which texts are looked up, and where in it each of their tokens stands."""
         return self, ids
 
+    def make_fast(self) -> None:
+        """It is as fast from the first."""
+
     def arrays(self) -> dict[str, NDArray[Any]]:
         """What a release keeps of it."""
         return {"logits": self.logits, "entropies": self.entropies}
@@ -121,6 +124,7 @@ class RouterTable(Protocol):
     def domains(self) -> int: ...
     def token_sums(self, ids: Ids, lengths: Lengths) -> NDArray[np.int64]: ...
     def read(self, ids: Ids, lengths: Lengths) -> tuple[TokenTable, Ids]: ...
+    def make_fast(self) -> None: ...
     def arrays(self) -> dict[str, NDArray[Any]]: ...
     def without(self, position: int) -> RouterTable: ...
 
@@ -195,8 +199,8 @@ def sums_by_reading(
     table: RouterTable, ids: Ids, lengths: Lengths
 ) -> NDArray[np.int64]:
     """What `token_sums` gives, by numpy."""
-    read, places = table.read(ids, lengths)
-    return segment_sums(read.sums.take(places, axis=0), lengths)
+    read, positions = table.read(ids, lengths)
+    return segment_sums(read.sums.take(positions, axis=0), lengths)
 
 
 def normalised_columns(weights: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -253,17 +257,17 @@ def tally_texts(
         return Tally(sums, sums, lengths, compiled.step)
     ends = np.cumsum(lengths)
     cuts = np.flatnonzero(np.diff(ends // TOKENS_PER_READING)) + 1
-    found = []
-    for own, counts in zip(
+    parts = []
+    for part_ids, counts in zip(
         np.split(ids, ends[cuts - 1]), np.split(lengths, cuts), strict=True
     ):
-        table, places = compiled.read(own, counts)
-        found.append(tally(table, selector, places, counts))
+        table, positions = compiled.read(part_ids, counts)
+        parts.append(tally(table, selector, positions, counts))
     return Tally(
-        np.concatenate([part.points for part in found]),
-        np.concatenate([part.sums for part in found]),
-        np.concatenate([part.voters for part in found]),
-        found[0].unit,
+        np.concatenate([part.points for part in parts]),
+        np.concatenate([part.sums for part in parts]),
+        np.concatenate([part.voters for part in parts]),
+        parts[0].unit,
     )
 
 
@@ -273,8 +277,8 @@ def most_certain(
     """Of each prompt the k tokens of least entropy; of equals, those of the lower id."""
     owners = np.repeat(np.arange(len(lengths)), lengths)
     order = np.lexsort((compiled.ranks[ids], owners))
-    place = np.arange(len(ids)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    return ids[order][place < k], np.minimum(lengths, k)
+    rank = np.arange(len(ids)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    return ids[order][rank < k], np.minimum(lengths, k)
 
 
 def segment_sums(rows: NDArray[_Number], lengths: Lengths) -> NDArray[_Number]:

@@ -91,14 +91,14 @@ class WordTable:
 
     def __getstate__(self) -> dict[str, Any]:
         """What it is made of; the rest is worked out anew where it is used."""
-        return {each.name: getattr(self, each.name) for each in fields(self)}
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
-    def _is_apart(self, places: NDArray[np.int64]) -> NDArray[np.bool_]:
+    def _is_apart(self, positions: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Whether each token has letters, and that at its place is of no word."""
         spelling = self.words.spelling
         spelt = np.diff(spelling.starts) > 0
         apart = np.zeros(len(spelt), dtype=bool)
-        apart[spelt] = ~WORD_BYTES[spelling.letters[places[spelt]]]
+        apart[spelt] = ~WORD_BYTES[spelling.letters[positions[spelt]]]
         return apart
 
     def token_sums(self, ids: Ids, lengths: Lengths) -> NDArray[np.int64]:
@@ -170,10 +170,10 @@ class WordTable:
             return [(0, len(ids))] if len(ids) else []
         apart = self._begins_apart[ids]
         apart[ends[ends < len(ids)]] = True
-        places = np.append(np.flatnonzero(apart), len(ids))
+        starts = np.append(np.flatnonzero(apart), len(ids))
         wanted = np.arange(_TOKENS_AT_ONCE, len(ids), _TOKENS_AT_ONCE)
         cuts = np.unique(
-            np.concatenate(([0, len(ids)], places[np.searchsorted(places, wanted)]))
+            np.concatenate(([0, len(ids)], starts[np.searchsorted(starts, wanted)]))
         ).tolist()
         return list(pairwise(cuts))
 
@@ -208,8 +208,8 @@ class WordTable:
     def without(self, position: int) -> WordTable:
         """The table with one domain's column dropped."""
         logits, buckets = (
-            np.ascontiguousarray(np.delete(each, position, 1))
-            for each in (self.logits, self.buckets)
+            np.ascontiguousarray(np.delete(table, position, 1))
+            for table in (self.logits, self.buckets)
         )
         return replace(self, logits=logits, buckets=buckets)
 
@@ -226,15 +226,15 @@ def compile_words(
 
     least_step: the step is no smaller.
     """
-    own = table.shape[1]
+    width = table.shape[1]
     constant = weights[-1:]
-    if weights.shape[0] != own + words.width + 1:
+    if weights.shape[0] != width + words.width + 1:
         raise ShapeMismatch(
             f"weights over {weights.shape[0]} features do not fit an encoder of"
-            f" {own + words.width}"
+            f" {width + words.width}"
         )
-    tokens = exact_logits(table, scale, np.concatenate([weights[:own], constant]))
-    buckets = weights[own:-1] * (scale * words.options.amplitude)
+    tokens = exact_logits(table, scale, np.concatenate([weights[:width], constant]))
+    buckets = weights[width:-1] * (scale * words.options.amplitude)
     largest_gram = float(np.abs(buckets).max())
     bound = float(np.abs(tokens).max()) + most_grams(words) * largest_gram
     step = max(step_for(bound), least_step)

@@ -243,7 +243,7 @@ def _service_and_gateway(
     job: ServeJob, responses: Path | None, shared: Path | None
 ) -> tuple[RoutingService, Gateway | None]:
     """The release that is served, and the experts behind it."""
-    from ridgeway.common.experts.experts_file import find_experts
+    from ridgeway.common.experts.experts_file import ExpertsFile
     from ridgeway.common.routing.release_watch import find_release
     from ridgeway.common.serve.gateway.gateway import Gateway
     from ridgeway.common.serve.routing.current_release import ReleaseSource
@@ -251,7 +251,7 @@ def _service_and_gateway(
     from ridgeway.common.serve.rules import RoutingRules
 
     settings = job.settings
-    experts = find_experts(settings.experts)
+    experts = ExpertsFile(settings.experts) if settings.experts else None
     rules = RoutingRules(settings.rules)
 
     def check(router: Router) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated
 
 from ridgeway.common.base.errors import InputError
-from ridgeway.common.cli.options import Json, Key, ReleaseFolder, option
+from ridgeway.common.cli.options import Json, Key, KeyFile, ReleaseFolder, option
 from ridgeway.common.cli.terminal import TextTable, command_group, show, step
 from ridgeway.common.experts.expert_choice import ExpertChooser
 from ridgeway.common.experts.experts_file import read_experts
@@ -22,7 +22,7 @@ from ridgeway.common.routing.quality import (
 )
 from ridgeway.common.routing.router import Router
 from ridgeway.common.routing.score_files import read_scores
-from ridgeway.coordinator.cli.solve_commands import KeyFile, signing_identity
+from ridgeway.coordinator.cli.solve_commands import signing_identity
 from ridgeway.coordinator.solving.publish import sign_quality
 
 app = command_group()

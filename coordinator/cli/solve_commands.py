@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 from ridgeway.common.base.errors import InputError
-from ridgeway.common.base.files import config_folder
 from ridgeway.common.base.identity import Identity, create_identity, load_identity
-from ridgeway.common.base.jsonl import field_names
 from ridgeway.common.base.settings import Confidence, preset
 from ridgeway.common.cli.options import (
-    DataFolder,
-    Fields,
+    Fallback,
     Json,
-    ReleaseFolder,
+    KeyFile,
     argument,
-    given,
     option,
+    signing_key,
 )
-from ridgeway.common.cli.route_commands import evaluation_lines, tell_left_out
 from ridgeway.common.cli.terminal import command_group, show, size, step
 from ridgeway.common.encoding.encoder_sources import find_by_fingerprint
 from ridgeway.common.routing.release import refuse_foreign
@@ -50,24 +45,12 @@ from ridgeway.coordinator.cli.round_commands import (
 )
 from ridgeway.coordinator.solving.publish import (
     RouterChoices,
-    calibrate_release,
     draft,
     sign,
 )
 from ridgeway.coordinator.solving.total import must_agree
 
 app = command_group()
-
-KeyFile = Annotated[
-    Path | None,
-    option(
-        "The coordinator's private key. (default: in your configuration folder,"
-        " created on first use)",
-        "--key-file",
-    ),
-]
-Threshold = Annotated[float, option("Abstain below this confidence; 0: never.")]
-Fallback = Annotated[str | None, option("Where prompts go when the router abstains.")]
 
 
 def solve(
@@ -80,7 +63,9 @@ def solve(
         str,
         option("default, or paper (the published method).", "--preset"),
     ] = "default",
-    threshold: Threshold = 0.0,
+    threshold: Annotated[
+        float, option("Abstain below this confidence; 0: never.")
+    ] = 0.0,
     fallback: Fallback = None,
     encoder: Annotated[
         str | None,
@@ -98,7 +83,7 @@ def solve(
         selector=chosen.selector,
         confidence=Confidence(threshold=threshold, fallback=fallback),
     )
-    known = key_file is not None or _key_path(None).exists()
+    known = key_file is not None or signing_key(None).exists()
     refuse_foreign(
         out, signing_identity(key_file, make=False).public if known else None
     )
@@ -143,16 +128,12 @@ def solve(
     )
 
 
-def _key_path(given: Path | None) -> Path:
-    return given or config_folder() / "coordinator.key"
-
-
-def signing_identity(given: Path | None, *, make: bool) -> Identity:
+def signing_identity(key_file: Path | None, *, make: bool) -> Identity:
     """The key that releases are signed with; the one in the configuration folder is made for the
     first release.
     """
-    path = _key_path(given)
-    if given is not None or path.exists() or not make:
+    path = signing_key(key_file)
+    if key_file is not None or path.exists() or not make:
         return load_identity(path)
     identity = create_identity(path)
     step("made", "a new signing key", str(path), f"public key {identity.public}")
@@ -183,99 +164,10 @@ def key(
     show({"public_key": identity.public}, identity.public, json=json)
 
 
-def calibrate(
-    release: ReleaseFolder,
-    data: DataFolder,
-    text_field: Fields = "text",
-    threshold: Annotated[
-        float | None, option("Abstain below this confidence; 0: never.")
-    ] = None,
-    fallback: Fallback = None,
-    public_text: Annotated[
-        bool,
-        option(
-            "Declare the text public; required for releases of private rounds.",
-            "--public-text",
-        ),
-    ] = False,
-    sentence_share: Annotated[
-        float | None,
-        option("Share of such text that the sentence encoder reads.", min=0.0, max=1.0),
-    ] = None,
-    sentence_accuracy: Annotated[
-        float | None,
-        option(
-            "Accuracy for which the sentence encoder reads as much text as needed.",
-            min=0.0,
-            max=1.0,
-        ),
-    ] = None,
-    key_file: KeyFile = None,
-    json: Json = False,
-) -> None:
-    """Fit the confidence of a release on held-out text.
-
-    The release is signed again. If it has a sentence encoder, --sentence-share or
-    --sentence-accuracy also choose the margin from which its table decides alone.
-    """
-    if sentence_share is not None and sentence_accuracy is not None:
-        raise InputError("give --sentence-share or --sentence-accuracy, not both")
-    changes = given(threshold=threshold, fallback=fallback)
-    identity = signing_identity(key_file, make=False)
-    fields = field_names(text_field)
-    done = calibrate_release(
-        release,
-        data,
-        fields,
-        changes,
-        identity,
-        public_text=public_text,
-        share=sentence_share,
-        accuracy=sentence_accuracy,
-    )
-    margin = done.margin
-    tell_left_out(data, done.evaluation.domains)
-    fitted = done.calibration
-    show(
-        {
-            "release": done.release,
-            **done.figures,
-            **({"cascade": asdict(margin)} if margin else {}),
-        },
-        (
-            "fitted",
-            f"{fitted.texts:,} held-out texts",
-            f"temperature {fitted.temperature:.3g}",
-            f"half length {fitted.half:g}, tail {fitted.tail:g}",
-        ),
-        (
-            "sentences",
-            f"{100 * margin.share:.0f} % of the texts are read",
-            f"accuracy {100 * margin.accuracy:.1f} %",
-            f"margin {margin.margin:.3g}",
-        )
-        if margin
-        else None,
-        (
-            "calibration error",
-            f"{fitted.gap_before:.1f} % before",
-            f"{fitted.gap_after:.1f} % after",
-        ),
-        ("release", str(release), done.release[:12], "calibrated"),
-        *evaluation_lines(done.evaluation),
-        (
-            "next",
-            f"ridgeway calibrate {release} {data}",
-            "shows what a threshold costs and gains",
-        ),
-        json=json,
-    )
-
-
 _PANELS = {
     "Set up": (init, up, invite, admit, remove, retire, page),
     "Run rounds": (round_, deliver, releases, rollback),
-    "Maintain": (status, verify, backup, restore, renew, solve, calibrate, key),
+    "Maintain": (status, verify, backup, restore, renew, solve, key),
 }
 for panel, commands in _PANELS.items():
     for command in commands:

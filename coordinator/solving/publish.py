@@ -3,34 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ridgeway.common.base.errors import EncoderMismatch, InputError
+from ridgeway.common.base.errors import EncoderMismatch
 from ridgeway.common.base.identity import Identity
-from ridgeway.common.base.jsonl import labelled_texts
 from ridgeway.common.base.settings import Confidence, Ridge, Selector, Weighting
 from ridgeway.common.encoding.table_encoder import TableEncoder
-from ridgeway.common.routing.cascade_margin import ChosenMargin, choose_margin
-from ridgeway.common.routing.evaluation import (
-    Calibration,
-    Evaluation,
-    calibrate,
-    evaluate,
-)
 from ridgeway.common.routing.quality import QualityTable
 from ridgeway.common.routing.release import (
     CASCADE,
-    PRIVACY,
     QUALITY,
-    Release,
     amend_release,
+    check_signer,
     load_release,
     save_release,
 )
-from ridgeway.common.routing.router import router_of
-from ridgeway.common.routing.sentence_table import USUAL_MARGIN, Cascade, compile_router
+from ridgeway.common.routing.sentence_table import USUAL_MARGIN, compile_router
 from ridgeway.common.routing.token_table import RouterTable, normalised_columns
 from ridgeway.common.statistics.statistics_file import Prepared
 from ridgeway.coordinator.solving.solve import Solution, solve_router
@@ -136,100 +126,14 @@ def sign(made: Draft, identity: Identity, folder: Path) -> PublishedRelease:
     return PublishedRelease(release, made.total, made.solution)
 
 
-@dataclass(frozen=True, slots=True)
-class Calibrated:
-    """A release that was calibrated and signed again."""
-
-    release: str
-    calibration: Calibration
-    evaluation: Evaluation
-    margin: ChosenMargin | None = None
-
-    @property
-    def figures(self) -> dict[str, Any]:
-        """What the manifest records: counts and rates over the held-out text, none of the text
-        itself.
-        """
-        return {**asdict(self.calibration), **self.evaluation.to_json()}
-
-
-def calibrate_release(
-    folder: Path,
-    data: Path,
-    fields: Sequence[str],
-    changes: dict[str, Any],
-    identity: Identity,
-    *,
-    public_text: bool = False,
-    share: float | None = None,
-    accuracy: float | None = None,
-) -> Calibrated:
-    """Fit a release's confidence on held-out text. Only the coordinator who signed it may change
-    it.
-
-    share, accuracy: choose the margin of its cascade, too, for one of them.
-    public_text: the text may be known to everybody; a private release would give away what it
-                 learns of other text.
-    """
-    loaded = _own_release(folder, identity)
-    if PRIVACY in loaded.manifest and not public_text:
-        raise InputError(
-            "the release comes from a private round, and calibration publishes exact"
-            " counts of the text; if the text is public, add --public-text"
-        )
-    texts = labelled_texts(data, loaded.domains, fields)
-    chosen = None
-    if share is not None or accuracy is not None:
-        if not isinstance(loaded.compiled, Cascade):
-            raise InputError(
-                "the release has no sentence encoder, so it has no margin; omit"
-                " --sentence-share and --sentence-accuracy"
-            )
-        chosen = choose_margin(
-            loaded.compiled, loaded.tokenizer, texts, share=share, accuracy=accuracy
-        )
-        cascade = replace(loaded.compiled, margin=chosen.margin)
-        loaded = replace(loaded, compiled=cascade)
-    router = router_of(loaded)
-    fitted = calibrate(router, texts)
-    calibrated = {
-        "temperature": fitted.temperature,
-        "growth": 0.0,
-        "half": fitted.half,
-        "tail": fitted.tail,
-        "calibrated": True,
-        "scope": fitted.scope,
-    }
-    confidence = replace(router.confidence, **(calibrated | changes))
-    evaluated = replace(evaluate(router, texts), gap=None)
-    result = Calibrated("", fitted, evaluated, chosen)
-    facts: dict[str, Any] = {
-        "confidence": confidence.to_json(),
-        "evaluation": result.figures,
-    }
-    if isinstance(loaded.compiled, Cascade):
-        facts[CASCADE] = loaded.compiled.to_json()
-    amended = amend_release(folder, facts, identity)
-    return replace(result, release=amended)
-
-
 def sign_quality(folder: Path, table: QualityTable, identity: Identity) -> str:
     """Put what was measured of experts into a release; returns its new id. Only its signer may
     change it.
     """
-    loaded = _own_release(folder, identity)
+    loaded = load_release(folder)
+    check_signer(loaded, identity)
     quality = table.of_domains(loaded.domains).to_json()
     return amend_release(folder, {QUALITY: quality}, identity)
-
-
-def _own_release(folder: Path, identity: Identity) -> Release:
-    loaded = load_release(folder)
-    if loaded.signer != identity.public:
-        raise InputError(
-            f"the release was signed by {loaded.signer[:12]}…, but your key is"
-            f" {identity.public[:12]}…; set the coordinator's key with --key-file"
-        )
-    return loaded
 
 
 def _facts(

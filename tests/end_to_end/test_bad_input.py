@@ -268,7 +268,7 @@ def small_files() -> None:
         "client prepare new.jsonl --domain law --out out.stats --encoder ENCODER",
         "coordinator solve law.stats code.stats --out release --encoder ENCODER",
         "coordinator solve law.stats code.stats --out new --encoder ENCODER",
-        "coordinator calibrate release tests",
+        "evaluate release tests --propose --sign",
     ],
 )
 def test_a_full_disk_leaves_what_was_there(
@@ -289,7 +289,7 @@ def test_a_full_disk_leaves_what_was_there(
     assert shop.call(*given, cwd=place).code == 0
 
 
-# route, evaluate, calibrate, encoder
+# route, evaluate, encoder
 
 
 @pytest.mark.parametrize(
@@ -319,7 +319,6 @@ def test_a_full_disk_leaves_what_was_there(
         ("evaluate release nowhere", r"there is no folder nowhere"),
         ("evaluate release .", r"has no code\.test\.jsonl; it has no test files"),
         ("evaluate nowhere .", r"nowhere contains no release"),
-        ("coordinator calibrate release .", r"has no code\.test\.jsonl"),
         ("encoder save word2vec copy", r"there is no encoder 'word2vec'"),
         ("encoder save dir:release copy", r"release contains no encoder"),
         ("encoder save dir:nowhere copy", r"nowhere contains no encoder"),
@@ -333,15 +332,14 @@ def test_a_command_that_cannot_be_done_is_refused(
     assert re.search(message, refused(shop, place, *words.split()))
 
 
-def test_only_the_signer_may_calibrate(shop: Workshop, place: Path) -> None:
+def test_only_the_signer_may_sign_a_proposal(shop: Workshop, place: Path) -> None:
     """Another coordinator's key does not sign this one's release again."""
     own: dict[str, Any] = {"RIDGEWAY_CONFIG": str(place / "config")}
     assert (
         shop.solve("law.stats", "code.stats", "--out", place / "other", **own).code == 0
     )
-    said = refused(
-        shop, place, "coordinator", "calibrate", "release", shop / "tests", **own
-    )
+    words = ("evaluate", "release", shop / "tests", "--propose", "--sign")
+    said = refused(shop, place, *words, **own)
     assert "set the coordinator's key with --key-file" in said
     assert load_release(shop / "release").signer[:12] in said
 

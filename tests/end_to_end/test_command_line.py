@@ -34,7 +34,7 @@ def good(finished: Finished) -> Finished:
 def test_from_private_files_to_a_calibrated_route(
     shop: Workshop, tmp_path: Path
 ) -> None:
-    """prepare, solve, route, evaluate, calibrate: what each leaves behind is what the next one
+    """prepare, solve, route, evaluate: what each leaves behind is what the next one
     takes.
 
     The files are, byte for byte, those that the library made on another number of threads with
@@ -90,11 +90,12 @@ def test_from_private_files_to_a_calibrated_route(
     ]
     assert accuracy == 100
 
-    fitted = good(
-        shop.run("coordinator", "calibrate", release, shop / "tests", "--json")
-    ).json
+    data = shop / "tests"
+    proposing = shop.run("evaluate", release, data, "--propose", "--sign", "--json")
+    signed = good(proposing).json
+    fitted = signed["proposal"]["confidence"]
     assert (
-        fitted["release"]
+        signed["release"]
         == load_release(release).id
         != load_release(shop / "release").id
     )
@@ -474,7 +475,7 @@ def test_an_encoder_can_be_saved_listed_and_used(
 
 
 @pytest.mark.parametrize(
-    "command", [*COMMANDS, "client prepare", "coordinator calibrate", "encoder save"]
+    "command", [*COMMANDS, "client prepare", "coordinator solve", "encoder save"]
 )
 def test_every_command_explains_itself(shop: Workshop, command: str) -> None:
     """--help names the command, on stdout, and is no error."""

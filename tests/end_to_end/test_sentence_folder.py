@@ -98,9 +98,8 @@ def test_from_a_folder_to_a_decision(shop: Workshop) -> None:
     ).json
     assert measured["accuracy"] > 80
     assert measured["decided_by"]["sentences"] == 24
-    fitted = done(
-        shop.call("coordinator", "calibrate", "pooled", "data", "--json")
-    ).json
+    words = ("evaluate", "pooled", "data", "--propose", "--sign", "--json")
+    fitted = done(shop.call(*words)).json["proposal"]["confidence"]
     assert fitted["texts"] == 24
 
 

@@ -124,75 +124,12 @@ def test_the_chosen_expert_is_worth_most(decision: Decision, experts: Experts) -
     assert choice.reason == (own if choice.expert == ahead else "cost")
 
 
-@given(
-    decision=decisions(),
-    experts=casts(everyone=True),
-    quality=st.integers(1, 32).map(lambda number: number / 8),
-)
-def test_without_a_weight_of_cost_equals_are_chosen_by_the_router(
-    decision: Decision, experts: Experts, quality: float
-) -> None:
-    """With mu = 0 and one quality for all, the domain ahead is asked, whatever it costs."""
-    equal = {name: expert(quality, each.cost) for name, each in experts.experts.items()}
-    choice = chosen(changed(experts, mu=0.0, experts=equal), decision)
-    assert choice == ExpertChoice(decision.best, "best")
-
-
-@given(decision=decisions(), experts=casts(fallback=True), more=weights)
-def test_a_greater_weight_of_cost_never_chooses_a_dearer_expert(
-    decision: Decision, experts: Experts, more: float
-) -> None:
-    """Raising mu never raises the cost of whoever is chosen."""
-    before = chosen(experts, decision)
-    after = chosen(changed(experts, mu=experts.mu + more), decision)
-    assert before is not None and after is not None
-    assert experts.experts[after.expert].cost <= experts.experts[before.expert].cost
-
-
-@given(
-    decision=decisions(), experts=casts(), factor=st.sampled_from([0.25, 0.5, 2.0, 8.0])
-)
-def test_the_unit_of_cost_does_not_matter(
-    decision: Decision, experts: Experts, factor: float
-) -> None:
-    """Costs in another currency with mu in its inverse, or quality and mu both scaled, choose the
-    same expert.
-    """
-    dearer = {
-        name: expert(each.quality, each.cost * factor)
-        for name, each in experts.experts.items()
-    }
-    better = {
-        name: expert(each.quality * factor, each.cost)
-        for name, each in experts.experts.items()
-    }
-    choice = chosen(experts, decision)
-    assert (
-        chosen(changed(experts, mu=experts.mu / factor, experts=dearer), decision)
-        == choice
-    )
-    assert (
-        chosen(changed(experts, mu=experts.mu * factor, experts=better), decision)
-        == choice
-    )
-
-
 @given(decision=decisions(abstained=True), experts=casts(fallback=True))
 def test_an_abstention_always_goes_to_the_fallback(
     decision: Decision, experts: Experts
 ) -> None:
     """Whatever the probabilities, qualities and costs are."""
     assert chosen(experts, decision) == ExpertChoice(OTHER, "abstained")
-
-
-@given(decision=decisions(abstained=None), experts=casts(fallback=True))
-def test_with_a_fallback_there_is_always_somebody(
-    decision: Decision, experts: Experts
-) -> None:
-    """And it is an expert of the file."""
-    choice = chosen(experts, decision)
-    assert choice is not None
-    assert choice.expert in experts.experts
 
 
 @given(decision=decisions(abstained=True), experts=casts(fallback=False))

@@ -54,38 +54,6 @@ def test_the_sums_of_two_sets_of_scores_are_those_of_their_union(
     assert (one.counts + two.counts == both.counts).all()
 
 
-@given(given=corpora)
-def test_an_estimate_lies_between_the_mean_score_and_what_is_expected_without_it(
-    given: list[DomainScore],
-) -> None:
-    """It is a quality from 0 to 1, and with many scores in a cell it is their mean."""
-    found = quality_of([*given, DomainScore("art", "large", 0.5)], DOMAINS, EXPERTS)
-    assert found.expected.min() >= 0 and found.expected.max() <= 1
-    many = QualityTable(DOMAINS, EXPERTS, found.sums * 10**6, found.counts * 10**6)
-    there = many.counts > 0
-    assert (
-        np.abs(many.expected - many.sums / np.maximum(many.counts, 1) / SCORE_UNIT)[
-            there
-        ].max()
-        < 1e-4
-    )
-
-
-@given(given=corpora, shift=st.integers(0, 2))
-def test_the_order_of_domains_and_experts_changes_no_estimate(
-    given: list[DomainScore], shift: int
-) -> None:
-    """Names carry no weight."""
-    given = [*given, DomainScore("art", "large", 0.5)]
-    turned = DOMAINS[shift:] + DOMAINS[:shift]
-    one, two = (
-        quality_of(given, DOMAINS, EXPERTS),
-        quality_of(given, turned, EXPERTS[::-1]),
-    )
-    order = [turned.index(name) for name in DOMAINS]
-    assert np.abs(one.expected - two.expected[order][:, ::-1]).max() < 1e-9
-
-
 def plain_estimate(found: QualityTable) -> NDArray[np.float64]:
     """The same by a dense least-squares fit over every single score, straight from the words of
     `expected`.

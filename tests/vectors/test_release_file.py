@@ -8,8 +8,7 @@ import hashlib
 import json
 import re
 import shutil
-from collections.abc import Callable
-from dataclasses import asdict
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from ridgeway.common.base.settings import Confidence, Selector, WordFeatures
 from ridgeway.common.encoding.word_sketch import Spelling, WordSketch
 from ridgeway.common.routing.release import amend_release, load_release, save_release
 from ridgeway.common.routing.router import Router
-from ridgeway.common.routing.token_table import TokenTable
+from ridgeway.common.routing.token_table import RouterTable, TokenTable
 from ridgeway.common.routing.word_table import WordTable
 from tests.support.making import contents, fixed_identity, sign_again, trapped_pickle
 from tests.support.tiny import LETTERS, tiny_definition
@@ -89,9 +88,9 @@ def fixed_words() -> WordTable:
 
 def write(
     folder: Path,
-    facts: dict[str, Any] = FACTS,
+    facts: Mapping[str, Any] = FACTS,
     weights: NDArray[np.float64] = WEIGHTS,
-    table: TokenTable | WordTable | None = None,
+    table: RouterTable | None = None,
 ) -> str:
     table = table or fixed_table()
     return save_release(
@@ -162,8 +161,7 @@ def test_what_is_saved_is_what_is_loaded(release: Path) -> None:
 
 def test_weights_in_any_order_of_memory_are_the_same_release(tmp_path: Path) -> None:
     """LAPACK gives columns first, numpy rows first; the file does not know."""
-    turned = np.asfortranarray(WEIGHTS)
-    assert write(tmp_path / "r", weights=turned) == ID
+    assert write(tmp_path / "r", weights=np.asfortranarray(WEIGHTS)) == ID
 
 
 WORDS_ID = "2325bddffc3bd996a6bb32d3dd71dbb0073ea53b76257a25006136f5c3cf91c4"
@@ -179,8 +177,10 @@ def test_the_bytes_of_a_release_with_words_are_fixed(tmp_path: Path) -> None:
         "selector": {"name": "average"},
     }
     assert write(tmp_path / "r", facts, table=fixed_words()) == WORDS_ID
-    content = (tmp_path / "r" / ROUTER).read_bytes()
-    assert hashlib.sha256(content).hexdigest() == WORDS_ROUTER
+    assert (
+        hashlib.sha256((tmp_path / "r" / ROUTER).read_bytes()).hexdigest()
+        == WORDS_ROUTER
+    )
     router = Router.load(tmp_path / "r", key=PUBLIC)
     assert router.compiled.token_sums(
         *router.tokenizer.encode_many(["Ab c", ""])

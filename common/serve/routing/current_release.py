@@ -10,7 +10,6 @@ from typing import Any
 
 from ridgeway.common.base.settings import SentenceUse
 from ridgeway.common.routing.release import Release, load_release
-from ridgeway.common.routing.release_watch import release_stamp
 from ridgeway.common.routing.router import Router, router_of
 
 
@@ -70,10 +69,6 @@ class ReleaseSource:
     check: Callable[[Router], None] | None = None
     changes: Mapping[str, Any] = field(default_factory=dict)
     sentences: SentenceUse = "auto"
-
-    def stamp(self) -> list[object]:
-        """What changes when the release does."""
-        return release_stamp(self.folder)
 
     def open(self, signer: str | None = None) -> ServedRelease:
         """Read and verify the release that is there now, and route a first prompt with it.

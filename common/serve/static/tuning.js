@@ -57,7 +57,7 @@ function paint() {
 
 function onHeldOut(threshold) {
   const bins = manifest.evaluation?.reliability;
-  if (!bins) return "This release carries no counts of confidence on held-out text; `ridgeway coordinator calibrate` adds them.";
+  if (!bins) return "This release carries no counts of confidence on held-out text; `ridgeway evaluate --propose --sign` adds them.";
   const sum = (place, from) => bins.filter(([edge]) => edge >= from).reduce((total, bin) => total + bin[place], 0);
   const [met, right] = [sum(1, threshold), sum(2, threshold)];
   if (met < 5e-7) return "None of the held-out prompts would be answered.";

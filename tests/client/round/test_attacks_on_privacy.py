@@ -7,7 +7,7 @@ F1   counts under crafted weights        test_noninterference.py:
 F2   an ε that nobody has agreed to      A08 in test_attacks_on_rounds.py F3   names and noise tell
 changes        test_noninterference.py: test_noise_that_is_drawn_again_tells_no_change F4   a new
 folder, a second federation   test_f4_..., and test_corpus_spending.py F5   exact rounds before
-private ones    test_f5_...; `calibrate`: tests/coordinator/cli F6   shares of noise and colluders
+private ones    test_f5_...; `evaluate --sign`: tests/common/cli F6   shares of noise and colluders
 tests/laws/test_privacy_laws.py:
                                          test_honest_members_of_a_sum_that_opens_have_all_the_noise
 F7   refusals that depend on a corpus    test_noninterference.py, test_answers.py:

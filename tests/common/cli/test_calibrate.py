@@ -1,4 +1,6 @@
-"""`ridgeway calibrate`: the curve, the proposal, and the commands that it names."""
+"""`ridgeway evaluate --propose` and --sign: the curve, the proposal, and the commands that it
+names.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from ridgeway.common.base.identity import load_identity
 from ridgeway.common.base.jsonl import labelled_texts
-from ridgeway.common.cli.route_commands import fitted_on, outcomes
+from ridgeway.common.cli.route_commands import outcomes
 from ridgeway.common.routing.coverage import at
 from ridgeway.common.routing.evaluation import beginnings_routed, evaluate
+from ridgeway.common.routing.release import PRIVACY, amend_release, load_release
 from ridgeway.common.routing.router import Router
 from tests.support.commands import Workshop, workshop
 from tests.support.corpora_on_disk import ALPHABETS, sentences, write_jsonl
@@ -38,14 +42,19 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
 def test_the_curve_and_the_proposal_are_printed_and_nothing_is_changed(
     shop: Workshop,
 ) -> None:
-    """A table, a sentence with an interval, the caveat, and a command."""
+    """A table, a sentence with an interval, the caveat, and a command: the release was not fitted
+    to this text, so a threshold of its own comes after that.
+    """
     before = contents(shop / "release")
-    done = shop.call("calibrate", "release", "mixed", "--accuracy", "90")
+    done = shop.call("evaluate", "release", "mixed", "--propose", "--accuracy", "90")
     assert done.code == 0, done.stderr
     assert "threshold" in done.stdout
     assert "For 90 %, abstain below " in done.stdout
     assert "95 % interval" in done.stdout
     assert "chosen on this same text" in done.stdout
+    assert "fit it to this text, then choose again: ridgeway evaluate" in done.stdout
+    assert "To set it in the release:" not in done.stdout
+    assert "calibration error" in done.stderr
     assert contents(shop / "release") == before
 
 
@@ -57,16 +66,18 @@ def test_the_proposed_threshold_does_what_is_said_of_it(
     """
     shutil.copytree(shop.folder, tmp_path / "shop")
     shop = Workshop(tmp_path / "shop")
-    assert shop.call("coordinator", "calibrate", "release", "mixed").code == 0
-    words = shop.call("calibrate", "release", "mixed", "--accuracy", "95").stdout
+    wish = ("evaluate", "release", "mixed", "--propose", "--accuracy", "95")
+    signed = shop.call(*wish, "--sign").stdout
+    words = shop.call(*wish).stdout
     [line] = [
         line
         for line in words.splitlines()
         if line.startswith("To set it in the release:")
     ]
+    assert line in signed
     command = shlex.split(line.partition(":")[2].replace("NAME", "general"))
-    assert command[:3] == ["ridgeway", "coordinator", "calibrate"]
-    assert shop.call(*command[1:]).code == 0
+    assert command[:2] == ["ridgeway", "evaluate"]
+    assert "To set it" not in shop.call(*command[1:], "--accuracy", "95").stdout
     router = Router.load(shop / "release")
     texts = labelled_texts(shop / "mixed", router.domains, ["text"])
     answered = {
@@ -86,19 +97,22 @@ def test_programs_get_shares(shop: Workshop) -> None:
     """The curve, the proposal and the unit as JSON; without a threshold, the accuracy that
     `evaluate` finds.
     """
-    found = shop.call(
-        "calibrate", "release", "mixed", "--accuracy", "90", "--json"
+    facts = shop.call(
+        "evaluate", "release", "mixed", "--propose", "--accuracy", "90", "--json"
     ).json
-    assert found["unit"] == "share"
-    assert found["proposal"]["accuracy"] >= 0.9
-    assert found["curve"][0]["coverage"] == 1.0
-    plain = shop.call("evaluate", "release", "mixed", "--json").json["accuracy"]
-    assert 100 * found["curve"][0]["accuracy"] == pytest.approx(plain)
+    proposal = facts["proposal"]
+    assert proposal["unit"] == "share"
+    assert proposal["threshold"]["accuracy"] >= 0.9
+    assert proposal["curve"][0]["coverage"] == 1.0
+    assert 100 * proposal["curve"][0]["accuracy"] == pytest.approx(facts["accuracy"])
+    gaps = proposal["confidence"]
+    assert gaps["gap_after"] < gaps["gap_before"]
+    assert "release" not in facts
 
 
 def test_a_wish_that_nothing_reaches_is_said_to_be_one(shop: Workshop) -> None:
     """Three texts a domain are too few to promise anything of, however right they are."""
-    done = shop.call("calibrate", "release", "tests")
+    done = shop.call("evaluate", "release", "tests", "--propose")
     assert done.code == 0, done.stderr
     assert "No threshold with at least 30 answered texts reaches 99 %" in done.stdout
     assert "To set it" not in done.stdout
@@ -125,30 +139,45 @@ def test_first_tokens_are_measured_as_short_prompts(shop: Workshop) -> None:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--accuracy", "0"], "an accuracy is in percent"),
-        (["--accuracy", "0.99"], "an accuracy is in percent"),
-        (["--accuracy", "101"], "an accuracy is in percent"),
-        (["--tokens", "-1"], "--tokens"),
+        (["--propose", "--accuracy", "0"], "an accuracy is in percent"),
+        (["--propose", "--accuracy", "0.99"], "an accuracy is in percent"),
+        (["--propose", "--accuracy", "101"], "an accuracy is in percent"),
+        (["--propose", "--tokens", "-1"], "--tokens"),
+        (["--tokens", "7"], "--tokens needs --propose"),
+        (["--sign"], "--sign needs --propose"),
+        (["--propose", "--fallback", "x"], "--fallback needs --sign"),
+        (["--propose", "--sign", "--threshold", "0.5"], "name a fallback"),
+        (["--propose", "--sign", "--sentences", "never"], "omit --sentences"),
+        (["--propose", "--sign", "--sentence-share", "1"], "has no sentence encoder"),
+        (
+            "--propose --sign --sentence-share 1 --sentence-accuracy 1".split(),
+            "not both",
+        ),
     ],
 )
 def test_bad_options_are_one_sentence(
     shop: Workshop, words: list[str], sentence: str
 ) -> None:
     """Said before anything is measured."""
-    done = shop.call("calibrate", "release", "mixed", *words)
+    done = shop.call("evaluate", "release", "mixed", *words)
     assert done.code == 2
     assert sentence in done.stderr
     assert done.stdout == ""
 
 
-def test_a_release_knows_whether_it_was_fitted_on_this_text() -> None:
-    """By the number of texts of each domain that its manifest counts, and by there being a fitted
-    temperature.
-    """
-    figures = {"order": ["a", "b"], "confusion": [[3, 1], [0, 5]], "temperature": 0.5}
-    assert fitted_on({"evaluation": figures}, {"a": 4, "b": 5})
-    assert not fitted_on({"evaluation": figures}, {"a": 4, "b": 6})
-    assert not fitted_on(
-        {"evaluation": {**figures, "order": [], "confusion": []}}, {"a": 4, "b": 5}
-    )
-    assert not fitted_on({"evaluation": None}, {"a": 4, "b": 5})
+def test_a_private_release_is_signed_for_public_text_alone(
+    shop: Workshop, tmp_path: Path
+) -> None:
+    """Exact counts of other text would tell what noise hides; to measure publishes nothing."""
+    release = tmp_path / "private"
+    shutil.copytree(shop / "release", release)
+    amend_release(release, {PRIVACY: {"mode": "private"}}, load_identity(shop.key))
+    words = ("evaluate", release, "mixed", "--propose")
+    before = contents(release)
+    assert shop.call(*words).code == 0
+    refused = shop.call(*words, "--sign")
+    assert refused.code == 2
+    assert "if the text is public, add --public-text" in refused.stderr
+    assert contents(release) == before
+    assert shop.call(*words, "--sign", "--public-text").code == 0
+    assert load_release(release).confidence.calibrated

@@ -20,15 +20,17 @@ from ridgeway.common.base.files import cache_folder
 from ridgeway.common.base.settings import FEATURE_LIMIT
 from ridgeway.common.encoding import sentence_encoder, sentence_source
 from ridgeway.common.encoding.sentence_encoder import (
-    MAX_SENTENCE_TOKENS,
-    SENTENCE_NORM,
-    SENTENCE_WIDTH,
     USE_FINGERPRINT,
     UseEncoder,
     find_sentence_encoder,
     find_use,
 )
-from ridgeway.common.encoding.sentence_network import LARGEST_WEIGHTS
+from ridgeway.common.encoding.sentence_network import (
+    LARGEST_WEIGHTS,
+    MAX_SENTENCE_TOKENS,
+    SENTENCE_NORM,
+    SENTENCE_WIDTH,
+)
 from ridgeway.common.encoding.sentence_source import USE_WHEEL, use_files
 from tests.support.sentence_texts import LANGUAGES, TEXTS
 

@@ -201,31 +201,22 @@ def test_everything_that_changes_a_vector_changes_the_fingerprint(
         change(other)
         return find_transformer(str(other)).fingerprint
 
-    def configured(**changes: object) -> Callable[[Path], None]:
-        def write(place: Path) -> None:
-            config = json.loads((place / "config.json").read_text())
-            (place / "config.json").write_text(json.dumps(config | changes))
-
-        return write
-
-    def heavier(place: Path) -> None:
-        tensors = load_file(place / "model.safetensors")
+    def heavier(tensors: dict[str, torch.Tensor]) -> None:
         tensors["encoder.layer.0.output.dense.bias"][0] += 1
-        save_file(tensors, place / "model.safetensors", metadata={"format": "pt"})
 
-    def respelt(place: Path) -> None:
-        definition = json.loads((place / "tokenizer.json").read_text())
+    def respelt(other: Path) -> None:
+        definition = json.loads((other / "tokenizer.json").read_text())
         vocabulary = definition["model"]["vocab"]
         vocabulary["a"], vocabulary["b"] = vocabulary["b"], vocabulary["a"]
-        (place / "tokenizer.json").write_text(json.dumps(definition))
+        (other / "tokenizer.json").write_text(json.dumps(definition))
 
     same = {
-        changed("copy", lambda place: None),
+        changed("copy", lambda other: None),
         changed("renamed", configured(transformers_version="1")),
     }
     assert same == {encoder.fingerprint}
     others = [
-        changed("heavier", heavier),
+        changed("heavier", reweighted(heavier)),
         changed("respelt", respelt),
         changed("gelu", configured(hidden_act="relu")),
         replace(encoder, max_tokens=9).fingerprint,
@@ -416,16 +407,18 @@ def cut(folder: Path) -> None:
     (folder / "model.safetensors").write_bytes(content[: len(content) // 2])
 
 
-def poor(folder: Path) -> None:
-    tensors = load_file(folder / "model.safetensors")
-    del tensors["encoder.layer.1.output.dense.weight"]
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+def reweighted(
+    change: Callable[[dict[str, torch.Tensor]], object],
+) -> Callable[[Path], None]:
+    def write(folder: Path) -> None:
+        tensors = load_file(folder / "model.safetensors")
+        change(tensors)
+        save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+    return write
 
 
-def mad(folder: Path) -> None:
-    tensors = load_file(folder / "model.safetensors")
-    tensors["encoder.layer.1.output.dense.weight"][:] = torch.nan
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+LAST_WEIGHTS = "encoder.layer.1.output.dense.weight"
 
 
 @pytest.mark.parametrize(
@@ -451,8 +444,14 @@ def mad(folder: Path) -> None:
         (damaged, "config.json is corrupt"),
         (configured(model_type="abacus"), "transformers cannot load"),
         (cut, "transformers cannot load"),
-        (poor, r"model weights are missing in .*, such as encoder\.layer\.1"),
-        (mad, "NaN or infinity"),
+        (
+            reweighted(lambda tensors: tensors.pop(LAST_WEIGHTS)),
+            r"model weights are missing in .*, such as encoder\.layer\.1",
+        ),
+        (
+            reweighted(lambda tensors: tensors[LAST_WEIGHTS].fill_(torch.nan)),
+            "NaN or infinity",
+        ),
     ],
 )
 def test_a_model_that_cannot_be_used_is_one_sentence(

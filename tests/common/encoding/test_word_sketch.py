@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from ridgeway.common.base.settings import FEATURE_LIMIT, WordFeatures
 from ridgeway.common.encoding.characters import lower_case
@@ -83,13 +84,18 @@ def counted_by_hand(
     return counts
 
 
+def in_one_row(texts: list[list[int]]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    """Their ids, and where each begins and the last one ends."""
+    ids = np.array([number for text in texts for number in text], dtype=np.int32)
+    return ids, np.cumsum([0, *map(len, texts)])
+
+
 @given(TEXTS, st.integers(2, 5), st.integers(0, 3))
 def test_counts_are_the_definition_s_and_do_not_see_how_a_text_is_cut_into_tokens(
     texts: list[list[int]], shortest: int, more: int
 ) -> None:
     """A window's counts follow from its bytes alone, and from no other window's."""
-    ids = np.array([number for text in texts for number in text], dtype=np.int32)
-    bounds = np.concatenate(([0], np.cumsum([len(text) for text in texts])))
+    ids, bounds = in_one_row(texts)
     sketch = letters_sketch(shortest, min(5, shortest + more))
     expected = [
         counted_by_hand(
@@ -103,8 +109,7 @@ def test_counts_are_the_definition_s_and_do_not_see_how_a_text_is_cut_into_token
 @given(TEXTS)
 def test_features_are_rounded_means_within_the_limit(texts: list[list[int]]) -> None:
     """⌊(2·amplitude·count + n) / 2n⌋, cut off at FEATURE_LIMIT."""
-    ids = np.array([number for text in texts for number in text], dtype=np.int32)
-    bounds = np.concatenate(([0], np.cumsum([len(text) for text in texts])))
+    ids, bounds = in_one_row(texts)
     amplitude = SKETCH.options.amplitude
     for text, found in zip(
         texts, SKETCH.window_features(ids, bounds).tolist(), strict=True
@@ -222,8 +227,7 @@ def test_lower_case_keeps_a_text_s_length_and_is_done_once(text: str) -> None:
 @given(TEXTS)
 def test_a_sketch_of_few_tokens_counts_as_that_of_all(texts: list[list[int]]) -> None:
     """By their places among those that are used."""
-    ids = np.array([number for text in texts for number in text], dtype=np.int32)
-    bounds = np.concatenate(([0], np.cumsum([len(text) for text in texts])))
+    ids, bounds = in_one_row(texts)
     used, places = np.unique(ids, return_inverse=True)
     found = SKETCH.of_tokens(used).window_counts(places.astype(np.int32), bounds)
     assert found.tolist() == SKETCH.window_counts(ids, bounds).tolist()

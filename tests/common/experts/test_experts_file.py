@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ridgeway.common.base.errors import InputError
-from ridgeway.common.experts.experts_file import ExpertsFile, find_experts
+from ridgeway.common.experts.experts_file import ExpertsFile
 from ridgeway.common.routing.router import Router
 from ridgeway.common.serve.gateway.expert_link import ExpertLink
 from ridgeway.common.serve.telemetry import Metrics
@@ -170,16 +170,6 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
     """And what to do about it."""
     with pytest.raises(InputError, match=r"there is no .*experts\.toml; write one"):
         ExpertsFile(tmp_path / "experts.toml")
-
-
-def test_none_is_named_where_there_is_none() -> None:
-    assert find_experts(None) is None
-
-
-def test_the_file_gives_the_weight_of_cost(tmp_path: Path) -> None:
-    file = find_experts(written(tmp_path, "mu = 0.25\n" + LAW))
-    assert file is not None
-    assert file.experts.mu == 0.25
 
 
 def test_every_domain_needs_an_expert_or_a_fallback(

@@ -11,7 +11,8 @@ import pytest
 
 from ridgeway.common.base.errors import FormatError, InputError, ShapeMismatch
 from ridgeway.common.base.settings import WordFeatures
-from ridgeway.common.encoding.sentence_encoder import SENTENCE_WIDTH, SentenceEncoder
+from ridgeway.common.encoding.sentence_encoder import SentenceEncoder
+from ridgeway.common.encoding.sentence_network import SENTENCE_WIDTH
 from ridgeway.common.encoding.table_encoder import (
     TableEncoder,
     of_table_rows,

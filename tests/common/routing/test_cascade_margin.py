@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from ridgeway.common.base.errors import InputError
+from ridgeway.common.base.identity import create_identity
 from ridgeway.common.routing.cascade_margin import choose_margin
-from ridgeway.common.routing.release import load_release
+from ridgeway.common.routing.release import amend_release, load_release
 from ridgeway.common.routing.sentence_table import Cascade
-from ridgeway.coordinator.solving.publish import calibrate_release
+from tests.support.commands import Workshop
 from tests.support.corpora_on_disk import write_jsonl
-from tests.support.making import fixed_identity
-from tests.support.serving import CASCADE_DOMAINS, OWN, release_of
+from tests.support.serving import CASCADE_DOMAINS, OWN
 
 TEXTS = {
     name: [OWN[place] * 12 + OWN[(place + 1) % 3] * number for number in range(12)]
@@ -78,28 +78,15 @@ def test_empty_texts_are_never_read(cascade: Path, router: Cascade) -> None:
     assert chosen.share == pytest.approx(12 / 13)
 
 
-def test_calibrating_signs_the_margin(cascade: Path, tmp_path: Path) -> None:
-    """It is in the manifest, and the release routes by it; a release without sentences has none."""
+def test_signing_a_proposal_signs_the_margin(cascade: Path, tmp_path: Path) -> None:
+    """It is in the manifest, and the release routes by it."""
     for name, own in TEXTS.items():
         write_jsonl(tmp_path / "data" / f"{name}.test.jsonl", own)
-    done = calibrate_release(
-        cascade, tmp_path / "data", ("text",), {}, fixed_identity(), share=0.25
-    )
+    shop = Workshop(tmp_path)
+    amend_release(cascade, {}, create_identity(shop.key))
+    words = "--propose --sign --json --sentence-share 0.25".split()
+    done = shop.call("evaluate", cascade, "data", *words)
+    margin = done.json["proposal"]["cascade"]["margin"]
     found = load_release(cascade)
-    assert isinstance(found.compiled, Cascade) and done.margin is not None
-    assert (
-        found.compiled.margin
-        == done.margin.margin
-        == found.manifest["cascade"]["margin"]
-        != 0.5
-    )
-    release_of(tmp_path / "plain", CASCADE_DOMAINS)
-    with pytest.raises(InputError, match="has no sentence encoder"):
-        calibrate_release(
-            tmp_path / "plain",
-            tmp_path / "data",
-            ("text",),
-            {},
-            fixed_identity(),
-            accuracy=0.9,
-        )
+    assert isinstance(found.compiled, Cascade)
+    assert found.compiled.margin == found.manifest["cascade"]["margin"] == margin != 0.5

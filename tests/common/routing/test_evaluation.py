@@ -153,18 +153,6 @@ def test_a_calibrated_router_is_as_sure_as_it_is_right(router: Router) -> None:
     assert [each for each in fitted.reliability if each[1]] == [(0.7, 1.0, 0.75)]
 
 
-def test_domains_weigh_the_same_in_calibration(router: Router) -> None:
-    """A domain whose texts are there ten times over does not pull the temperature."""
-    texts = {"x": ["a", "b"], "y": ["b", "b", "b", "c"], "z": ["c", "c", "c", "a"]}
-    more = {**texts, "x": texts["x"] * 10}
-    assert calibrate(router, more).temperature == pytest.approx(
-        calibrate(router, texts).temperature, rel=1e-6
-    )
-    assert calibrate(router, more).gap_before == pytest.approx(
-        calibrate(router, texts).gap_before, rel=1e-9
-    )
-
-
 def test_calibrating_again_changes_nothing(router: Router) -> None:
     """The temperature is fitted to scores, not to the confidence of before; only the gap before
     is.

@@ -223,7 +223,7 @@ def test_the_public_chain_does_not_let_the_old_key_sign_for_the_new_one(
 
 
 def test_an_amended_release_keeps_its_chain(parties: Parties) -> None:
-    """As `calibrate` amends it, which knows the key file alone."""
+    """As `evaluate --sign` amends it, which knows the key file alone."""
     old = parties.federation().identity.public
     parties.federation().renew_key()
     another_round(parties)
