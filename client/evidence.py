@@ -10,7 +10,7 @@ not be written, will do: client.toml, holder.pub, invite.json, roster.json, jour
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
@@ -76,9 +76,6 @@ class SentItem:
     opened: OpenedState = ""
     code: str = ""
     reason: str = ""
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from ridgeway.client.round.epochs import Digests, Epoch, EpochData, sums_id
 from ridgeway.client.round.expert_scores import own_scores
 from ridgeway.client.round.holder import Holder
 from ridgeway.client.round.scoring import HeldOut
+from ridgeway.client.round.spending import epsilon_words
 from ridgeway.client.sums.corpus import Counters, real_places
 from ridgeway.client.sums.document_sums import DocumentJob, sum_documents
 from ridgeway.client.sums.held_out import held_out_sample
@@ -141,11 +142,10 @@ def _check_budget(holder: Holder, terms: Terms, places: tuple[str, ...]) -> floa
     holdout = holder.settings.holdout
     cost = account.epsilon(account.private_round(terms.privacy, holdout))
     if cost > account.max_epsilon:
-        seen = "∞" if cost == math.inf else f"{cost:.3g}"
         raise InputError(
-            f"a round with another epoch would bring the ε of this corpus to {seen},"
-            f" and `max_epsilon` in client.toml allows {account.max_epsilon:g}; the"
-            " present epoch stays as it is"
+            "a round with another epoch would bring the ε of this corpus to"
+            f" {epsilon_words(cost)}, and `max_epsilon` in client.toml allows"
+            f" {account.max_epsilon:g}; the present epoch stays as it is"
         )
     return cost
 

@@ -5,16 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from ridgeway.client.cli.holder_commands import (
-    HolderFolder,
-    epsilon_words,
-    open_holder,
-)
+from ridgeway.client.cli.holder_commands import HolderFolder, open_holder
 from ridgeway.client.deploy.holder_backup import (
     back_up_holder,
     charge_restored,
     restore_holder,
 )
+from ridgeway.client.round.spending import epsilon_words
 from ridgeway.common.cli.options import Json, argument, option
 from ridgeway.common.cli.terminal import count, show, size
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import csv
 import sys
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import asdict, fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -84,7 +84,7 @@ def export(
     facts = {
         "domain": record.settings.domain,
         "key": record.key,
-        "sent": [each.to_json() for each in items],
+        "sent": [asdict(item) for item in items],
     }
     show(facts, sent_table(record, items), json=json)
 
@@ -95,7 +95,7 @@ def _print_csv(items: Sequence[SentItem]) -> None:
     )
     writer.writeheader()
     writer.writerows(
-        {**each.to_json(), "members": " ".join(each.members)} for each in items
+        {**asdict(item), "members": " ".join(item.members)} for item in items
     )
 
 

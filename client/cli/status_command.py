@@ -9,7 +9,6 @@ from typing import Any
 from ridgeway.client.cli.holder_commands import (
     SHOWN_DIGITS,
     HolderFolder,
-    epsilon_words,
     open_holder,
 )
 from ridgeway.client.deploy.holder_folder import has_left
@@ -17,6 +16,7 @@ from ridgeway.client.deploy.notices import tell_unapproved, unapproved
 from ridgeway.client.round.holder import Holder
 from ridgeway.client.round.known_keys import FORKED_KEY, HANDED_OVER
 from ridgeway.client.round.roster import load_roster
+from ridgeway.client.round.spending import epsilon_words
 from ridgeway.common.base.errors import FormatError
 from ridgeway.common.cli.options import Json
 from ridgeway.common.cli.terminal import count, show
@@ -91,19 +91,12 @@ def _epoch_line(epoch: dict[str, Any] | None) -> Line:
 
 def spent_line(holder: Holder) -> Line:
     account = holder.account
-    spent = account.epsilon()
-    allowed = account.max_epsilon
-    exact = [each for each in account.expenses() if each.rho == float("inf")]
-    if exact:
-        left = f"{count(len(exact), 'exact output')} left"
-        return (
-            "spent",
-            "ε ∞",
-            f"{left}: no ε bounds what they reveal",
-        )
-    rest = epsilon_words(max(0.0, allowed - spent))
-    share = f"ε {spent:.3g} of {epsilon_words(allowed)}"
-    return "spent", share, f"{rest} left", f"δ {account.delta:g}"
+    if exact := account.exact():
+        outputs = count(len(exact), "exact output")
+        return "spent", "ε ∞", f"{outputs} left: no ε bounds what they reveal"
+    share = f"ε {account.epsilon():.3g} of {epsilon_words(account.max_epsilon)}"
+    left = f"{epsilon_words(account.left())} left"
+    return "spent", share, left, f"δ {account.delta:g}"
 
 
 def _notices(holder: Holder) -> list[dict[str, Any]]:

@@ -40,7 +40,8 @@ class JoinReport:
         self._stamp: list[str | int] | None = None
         self._again = 0.0
         self._trouble = ""
-        self._has_left = False
+        self.has_left = False
+        """Whether the holder has left its federation since, as far as `tick` has seen."""
         self._failed = system_clock().isoformat(timespec="microseconds")
         entries = holder.journal.entries()
         self._told = entries[-1].number if entries else 0
@@ -48,11 +49,6 @@ class JoinReport:
             (each.facts["noted"] for each in entries if each.kind == REFUSED_BUNDLE),
             default="",
         )
-
-    @property
-    def has_left(self) -> bool:
-        """Whether the holder has left its federation since, as far as `tick` has seen."""
-        return self._has_left
 
     def tick(self) -> None:
         """Called a few times a second; looks once in a while."""
@@ -74,7 +70,7 @@ class JoinReport:
     def _tell_of(self, entry: JournalEntry) -> None:
         facts = entry.facts
         if entry.kind == LEFT:
-            self._has_left = True
+            self.has_left = True
         if entry.kind == "received":
             self._tell("stored", f"release {facts['number']:04}", facts["release"][:12])
         if entry.kind == HANDED_OVER:

@@ -7,15 +7,16 @@ Reads the folder's records, which hold no text of the corpus, and writes nothing
 from __future__ import annotations
 
 import hashlib
-import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from ridgeway.client.evidence import HolderRecord, SentItem
 from ridgeway.client.round.holder import CLIENT_TOML
+from ridgeway.client.round.spending import finite
 from ridgeway.common.base.files import stamp_if_there, without_place
 from ridgeway.common.base.schema import MODE_SENTENCES
 from ridgeway.common.deploy.bundle import installed_sha256, source_files
@@ -116,7 +117,7 @@ def _sent(record: HolderRecord, items: Iterable[SentItem]) -> dict[str, Any]:
     cohorts: dict[tuple[str, ...], int] = {}
     rows = []
     for item in items:
-        row = item.to_json()
+        row = asdict(item)
         row["members"] = len(item.members)
         row["cohort"] = None
         if item.members:
@@ -158,7 +159,6 @@ def budget(record: HolderRecord, items: list[SentItem]) -> dict[str, Any]:
     """
     masked = [item for item in items if item.kind == "sealed_sums"]
     opened = [item for item in masked if item.opened in ("yes", "perhaps")]
-    limit = record.settings.policy.max_round_epsilon
     account = record.account.to_json()
     outputs = account["outputs"]
     return {
@@ -170,7 +170,7 @@ def budget(record: HolderRecord, items: list[SentItem]) -> dict[str, Any]:
         "unopened": sum(item.opened == "no" for item in masked),
         "clear": sum(item.opened == "clear" for item in items),
         "noisy": sum(item.opened == "noisy" for item in items),
-        "round_limit": None if limit == math.inf else limit,
+        "round_limit": finite(record.settings.policy.max_round_epsilon),
         "min_cohort": record.settings.policy.min_cohort,
     }
 
@@ -187,7 +187,7 @@ def _after_next(record: HolderRecord) -> dict[str, Any] | None:
     cost = account.epsilon(due)
     return {
         "cost": privacy.epsilon,
-        "afterwards": None if cost == math.inf else cost,
+        "afterwards": finite(cost),
         "allowed": cost <= account.max_epsilon,
     }
 

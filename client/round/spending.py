@@ -93,6 +93,16 @@ class Expense:
         return cls(**{**facts, "rho": rho, "corpus": corpus, "time": time})
 
 
+def finite(epsilon: float) -> float | None:
+    """An ε for programs: infinity is null."""
+    return None if epsilon == math.inf else epsilon
+
+
+def epsilon_words(epsilon: float) -> str:
+    """An ε for people."""
+    return "∞" if epsilon == math.inf else f"{epsilon:.3g}"
+
+
 def shared_file() -> Path:
     """The file of this user's that all folders share."""
     return state_folder() / FILE
@@ -174,6 +184,14 @@ class Account:
     def epsilon(self, more: Iterable[Expense] = ()) -> float:
         """What a document has cost so far, or with some outputs more."""
         return epsilon_of(spent([*self.expenses(), *more]), self.delta)
+
+    def left(self) -> float:
+        """What may still be spent."""
+        return max(0.0, self.max_epsilon - self.epsilon())
+
+    def exact(self) -> list[Expense]:
+        """The outputs that left without noise."""
+        return [expense for expense in self.expenses() if expense.rho == EXACT]
 
     def expense(
         self,
@@ -274,9 +292,9 @@ class Account:
         """What was spent and may be, and every output that was paid for; infinity is null."""
         cost = self.epsilon()
         return {
-            "spent": None if cost == math.inf else cost,
+            "spent": finite(cost),
             "exact": cost == math.inf,
-            "allowed": None if self.max_epsilon == math.inf else self.max_epsilon,
+            "allowed": finite(self.max_epsilon),
             "delta": self.delta,
             "outputs": self.outputs(),
         }
