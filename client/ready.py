@@ -22,7 +22,7 @@ from ridgeway.client.round.holder import Holder
 from ridgeway.client.round.scoring import HeldOut
 from ridgeway.client.round.spending import epsilon_words
 from ridgeway.client.sums.corpus import Counters, real_places
-from ridgeway.client.sums.document_sums import DocumentJob, sum_documents
+from ridgeway.client.sums.document_sums import sum_documents
 from ridgeway.client.sums.held_out import held_out_sample
 from ridgeway.client.sums.prepare import (
     PrepareJob,
@@ -206,7 +206,7 @@ def _summed(
             " these terms; ask the operator for an invitation, and take it with"
             " `ridgeway client accept`"
         )
-    made = sum_documents(DocumentJob(job, encoder, terms.privacy.mode), prior, watch)
+    made = sum_documents(job, encoder, terms.privacy.mode, prior, watch)
     check_documents(made.mode, made.documents, len(holder.pinned_keys))
     return made
 
