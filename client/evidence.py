@@ -25,6 +25,7 @@ from ridgeway.client.round.holder import (
     release_folder,
 )
 from ridgeway.client.round.known_keys import known_handovers
+from ridgeway.client.round.policy import Policy
 from ridgeway.client.round.roster import load_roster
 from ridgeway.client.round.spending import SPENT, Account
 from ridgeway.client.round.totals import OPENED, SIGNED, SignedTotals
@@ -104,6 +105,10 @@ class HolderRecord:
     @property
     def key(self) -> str:
         return self.card.key
+
+    @property
+    def policy(self) -> Policy:
+        return self.settings.policy
 
     @cached_property
     def handovers(self) -> HandOvers:
@@ -202,7 +207,7 @@ class HolderRecord:
         twice.
         """
         known = self.handovers
-        pinned = self.settings.policy.coordinator
+        pinned = self.policy.coordinator
         if not all(link.holds for link in (*known.links, *known.forks)):
             raise JournalError(
                 "the journal has a key hand-over without a valid signature; restore "
@@ -283,7 +288,7 @@ class HolderRecord:
                 f"{folder} is not the release that was received; restore it from a "
                 "backup"
             )
-        if found.signer not in self.handovers.keys(self.settings.policy.coordinator):
+        if found.signer not in self.handovers.keys(self.policy.coordinator):
             raise FormatError(
                 f"{folder} is signed by {found.signer[:12]}…, which is not a key of "
                 "the coordinator"

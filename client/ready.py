@@ -75,14 +75,21 @@ def open_epoch(
 
     new_epoch: the owner's explicit word that another epoch is wanted, whatever has changed.
     """
-    _check_record(holder)
+    try:
+        holder.check_record()
+    except Refused as error:
+        raise InputError(error.reason) from None
     before = holder.epochs.current()
     places = real_places(list(map(Path, holder.settings.corpus)))
     cost = _check_budget(holder, terms, places)
     job = prepare_job(holder, terms)
     made = _summed(holder, terms, job, watch)
     digests = document_digests(job)
-    _check_size(len(digests))
+    if len(digests) < SMALLEST_CORPUS:
+        raise InputError(
+            f"the corpus has {len(digests)} documents, and sums over fewer than"
+            f" {SMALLEST_CORPUS} would be about single ones; add documents"
+        )
     known = holder.epochs.digests_of(before.name) if before else None
     changed = _differing(known, digests)
     if not new_epoch and terms.mode == "masked":
@@ -122,13 +129,6 @@ def sum_corpus_part(
 # What must hold
 
 
-def _check_record(holder: Holder) -> None:
-    try:
-        holder.check_record()
-    except Refused as error:
-        raise InputError(error.reason) from None
-
-
 def _check_budget(holder: Holder, terms: Terms, places: tuple[str, ...]) -> float:
     """What a document will have cost after a round; raises InputError if that is more than is
     allowed.
@@ -148,14 +148,6 @@ def _check_budget(holder: Holder, terms: Terms, places: tuple[str, ...]) -> floa
             f" {account.max_epsilon:g}; the present epoch stays as it is"
         )
     return cost
-
-
-def _check_size(documents: int) -> None:
-    if documents < SMALLEST_CORPUS:
-        raise InputError(
-            f"the corpus has {documents} documents, and sums over fewer than"
-            f" {SMALLEST_CORPUS} would be about single ones; add documents"
-        )
 
 
 def _differing(known: Digests | None, digests: Digests) -> int | None:
@@ -215,7 +207,7 @@ def _check_mass(holder: Holder, terms: Terms, made: Prepared) -> None:
     """Raise StatisticsError, here and not in a round, if sums are too large by any weighting that
     the owner allows: a round may ask for each of them.
     """
-    policy = holder.settings.policy
+    policy = holder.policy
     if terms.mass or "equal" in policy.weightings:
         made.statistics.weighted(terms.mass or policy.mass)
     if not terms.mass or "tokens" in policy.weightings:

@@ -145,14 +145,14 @@ def _about(record: HolderRecord, made_at: str) -> Section:
     epochs = record.epochs()
     current = epochs[-1].facts["epoch"][:_SHOWN_DIGITS] if epochs else "none yet"
     read_from = "this folder's journal"
-    if record.settings.spending and record.account.is_shared():
+    if record.settings.spending and record.account.shared.exists():
         read_from += ", and the file of expenses that all folders of this user share"
     elif record.settings.spending:
         read_from += (
             ", and no shared file of expenses, which is not here: what left through"
             " other folders is missing"
         )
-    coordinator = record.handovers.newest(record.settings.policy.coordinator)
+    coordinator = record.handovers.newest(record.policy.coordinator)
     rows = (
         ("Domain", record.settings.domain),
         ("Holder's key", record.key),
@@ -184,7 +184,7 @@ def _meaning() -> Section:
 
 def _spent(record: HolderRecord, privacy: Privacy | None) -> Section:
     account = record.account
-    policy = record.settings.policy
+    policy = record.policy
     rows = [
         ("ε so far", epsilon_words(account.epsilon())),
         ("at a δ of", f"{account.delta:g}"),
@@ -212,7 +212,7 @@ def _spent(record: HolderRecord, privacy: Privacy | None) -> Section:
 
 def _outputs(record: HolderRecord) -> Section:
     account = record.account
-    own = set(record.handovers.keys(record.settings.policy.coordinator))
+    own = set(record.handovers.keys(record.policy.coordinator))
     title = "Every output that left"
     rows = []
     for expense in account.expenses():
@@ -242,9 +242,9 @@ def _trust(record: HolderRecord, privacy: Privacy | None) -> Section:
     """For every mode that is accepted, or was used: what everybody may learn for ever, and whom one
     trusts.
     """
-    accepted = record.settings.policy.modes
+    accepted = record.policy.modes
     used = {each.mode for each in record.account.expenses()}
-    in_shares = (privacy.mode if privacy else record.settings.policy.privacy) == "full"
+    in_shares = (privacy.mode if privacy else record.policy.privacy) == "full"
     rows = []
     for mode in MODE_SENTENCES:
         if mode not in accepted and mode not in used:
@@ -273,7 +273,7 @@ def _figures(
     record: HolderRecord, made_at: str, privacy: Privacy | None
 ) -> dict[str, Any]:
     account = record.account
-    policy = record.settings.policy
+    policy = record.policy
     so_far = account.epsilon()
     return {
         "domain": record.settings.domain,

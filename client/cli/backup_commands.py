@@ -72,7 +72,7 @@ def restore(
     limit = epsilon_words(account.max_epsilon)
     show(
         {"folder": str(folder), "charged": len(charged), "privacy": account.to_json()},
-        ("restored", str(folder), f"key {holder.identity.public[:12]}"),
+        ("restored", str(folder), f"key {holder.key[:12]}"),
         ("charged", count(len(charged), "output"), f"ε {total} of {limit} is spent"),
         ("first", "see to it that no other copy of this folder takes part any more"),
         ("then", f"ridgeway client ready {folder}", f"ridgeway client join {folder}"),

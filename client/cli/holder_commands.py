@@ -17,8 +17,8 @@ from ridgeway.client.deploy.holder_folder import (
 )
 from ridgeway.client.deploy.join_report import JoinReport
 from ridgeway.client.deploy.notices import (
-    Gate,
     NoticeWatch,
+    gate_of,
     take_notice,
     tell_unapproved,
     tell_unconfirmed,
@@ -279,10 +279,10 @@ def join(folder: HolderFolder) -> None:
         proxy=holder.settings.proxy,
         config={"holder": str(folder.resolve())},
     )
-    gate = Gate(folder, holder.settings.address, holder.settings.proxy)
+    gate = gate_of(holder)
     watch = NoticeWatch(
         gate,
-        holder.settings.policy.coordinator,
+        holder.policy.coordinator,
         lambda: [
             *tell_unapproved(folder, approved()),
             *tell_unconfirmed(open_holder(folder), gate),
@@ -293,7 +293,7 @@ def join(folder: HolderFolder) -> None:
             "joining",
             holder.settings.address,
             f"domain {holder.domain}",
-            f"key {holder.identity.public[:12]}",
+            f"key {holder.key[:12]}",
         )
         report = JoinReport(holder, step)
         run(
@@ -317,7 +317,7 @@ def leave(folder: HolderFolder, json: Json = False) -> None:
     if has_left(holder.journal):
         raise InputError("this holder has left already")
     address = holder.settings.address
-    Gate(folder, address, holder.settings.proxy).tell(LEAVE_PATH, leaving(holder))
+    gate_of(holder).tell(LEAVE_PATH, leaving(holder))
     holder.journal.append((LEFT, {"coordinator": holder.coordinator}))
     show(
         {"left": address, "spent": holder.account.to_json()},
@@ -369,7 +369,7 @@ def take_handed_notice(holder: Holder, invite: Path) -> list[str]:
     return take_notice(
         holder.folder,
         (invite / NOTICE).read_bytes(),
-        holder.settings.policy.coordinator,
+        holder.policy.coordinator,
         datetime.now(UTC),
     )
 
@@ -377,7 +377,7 @@ def take_handed_notice(holder: Holder, invite: Path) -> list[str]:
 def check_pinned(holder: Holder, paper: Invite) -> None:
     """Raise InputError unless the coordinator that is pinned here made the invitation."""
 
-    pinned = holder.settings.policy.coordinator
+    pinned = holder.policy.coordinator
     try:
         check_coordinator(holder.journal, pinned, paper.coordinator, paper.handovers)
     except Refused as error:
@@ -390,7 +390,7 @@ def check_pinned(holder: Holder, paper: Invite) -> None:
 def _check_agreed(holder: Holder, terms: Terms) -> None:
 
     try:
-        check_terms(holder.settings.policy, terms)
+        check_terms(holder.policy, terms)
     except Refused as error:
         means = (
             f" ({terms.mode} rounds: {MODE_SENTENCES[terms.mode]})"

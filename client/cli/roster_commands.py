@@ -13,9 +13,10 @@ from ridgeway.client.cli.holder_commands import (
     take_handed_notice,
 )
 from ridgeway.client.deploy.notices import (
-    Gate,
     announced_roster,
     fetched_roster,
+    gate_of,
+    other_members,
     roster_news,
     shown_roster,
     take_notice,
@@ -104,7 +105,7 @@ def confirm(
         )
     change = roster_news(holder, roster)
     known = holder.take_handovers(roster.handovers, of=_keys(roster.members))
-    others = _others(holder, roster)
+    others = other_members(holder, roster, holder.handovers.owner)
     check_members(known, _keys(others), _keys(others))
     write_roster(folder, others)
     holder.journal.append(("roster", {"code": shown, "members": _keys(others)}))
@@ -125,23 +126,17 @@ def _announced(holder: Holder, invite: Path | None) -> Roster:
         path = invite / ANNOUNCED_ROSTER
         roster = announced_roster(folder, path.read_bytes)
     else:
-        gate = Gate(folder, holder.settings.address, holder.settings.proxy)
+        gate = gate_of(holder)
         content = gate.fetch(NOTICE_PATH, MAX_NOTICE_BYTES)
-        key = holder.settings.policy.coordinator
+        key = holder.policy.coordinator
         take_notice(folder, content, key, datetime.now(UTC))
         roster = announced_roster(folder, lambda: fetched_roster(gate))
-    if holder.identity.public not in _keys(roster.members):
+    if holder.key not in _keys(roster.members):
         raise InputError(
             "the coordinator's list of members has not got this holder's key; its"
             " operator admits it with `ridgeway coordinator admit`"
         )
     return roster
-
-
-def _others(holder: Holder, roster: Roster) -> list[Place]:
-    own = holder.handovers.owner(holder.identity.public)
-    owner = holder.handovers.owner
-    return [each for each in roster.members if owner(each.key) != own]
 
 
 def _keys(places: Sequence[Place]) -> list[str]:
@@ -151,7 +146,7 @@ def _keys(places: Sequence[Place]) -> list[str]:
 def _rows(
     holder: Holder, places: Sequence[Place], change: RosterChange
 ) -> list[list[str]]:
-    own = holder.identity.public
+    own = holder.key
     return [
         [each.name, each.domain, each.key, _state(each, own, change)] for each in places
     ]

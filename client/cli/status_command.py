@@ -34,8 +34,8 @@ def status(folder: HolderFolder, json: Json = False) -> None:
     epoch = _epoch(holder)
     handovers = _handovers(holder)
     notices = _notices(holder)
-    modes = holder.settings.policy.modes
-    key = holder.identity.public
+    modes = holder.policy.modes
+    key = holder.key
     facts = {
         "domain": holder.domain,
         "key": key,
@@ -102,7 +102,7 @@ def spent_line(holder: Holder) -> Line:
 def _notices(holder: Holder) -> list[dict[str, Any]]:
     """Pairs of opened totals that few members joined or left between, each with a sentence."""
     names = {place.key: place.name for place in load_roster(holder.folder)} | {
-        holder.identity.public: "you"
+        holder.key: "you"
     }
     known = holder.handovers
     by_owner = {known.owner(key): name for key, name in names.items()}
@@ -141,8 +141,8 @@ def _handovers(holder: Holder) -> list[dict[str, Any]]:
     """The keys that took over from others, whose they are, and when this holder met that."""
     known = holder.handovers
     whose = {known.owner(place.key): place.name for place in load_roster(holder.folder)}
-    whose |= {known.owner(holder.identity.public): "(you)"}
-    whose |= {known.owner(holder.settings.policy.coordinator): "the coordinator"}
+    whose |= {known.owner(holder.key): "(you)"}
+    whose |= {known.owner(holder.policy.coordinator): "the coordinator"}
     return [
         {
             "time": entry.time,

@@ -62,7 +62,7 @@ def back_up_holder(holder: Holder, target: Path) -> BackupManifest:
         with Holder(draft).journal as journal:
             return journal.verify()
 
-    return write_backup(target, fill, holder.coordinator, holder.identity.public)
+    return write_backup(target, fill, holder.coordinator, holder.key)
 
 
 def _names(folder: Path) -> Iterator[str]:

@@ -68,7 +68,8 @@ def advertised(
                     "this round was already announced differently",
                 )
             return state.advert
-        if holder.has_been_in(request.round):
+        sessions = holder.journal.entries("session")
+        if any(session.facts["round"] == request.round for session in sessions):
             raise Refused(
                 "session_reused",
                 "this holder was already in a session of this name",
@@ -94,12 +95,12 @@ def answer_share(holder: Holder, request: Opened[messages.Share]) -> Answer:
     message = request.message
     cohort = message.cohort
     agreement = message.agreement
-    check_cohort(holder.settings.policy, cohort, holder.identity.public, holder.domain)
+    check_cohort(holder.policy, cohort, holder.key, holder.domain)
     with holder.sessions.exclusive_lock():
         state = holder.sessions.of_round(request.round)
         if state.taken("share", request.digest) is None:
             _check_session(holder, state, message)
-            place = place_of(agreement, holder.identity.public)
+            place = place_of(agreement, holder.key)
             dealt = share(agreement, state.secrets, place, secrets.token_bytes)
             holder.note_cohort(request.round, cohort, agreement.id.hex())
             state = state.with_answer(
@@ -138,7 +139,7 @@ def _check_session(
         )
     pinned = holder.pinned_keys
     check_members(holder.handovers, pinned, agreement.keys)
-    check_agreement(agreement, state.advert, pinned, holder.settings.policy.min_cohort)
+    check_agreement(agreement, state.advert, pinned, holder.policy.min_cohort)
 
 
 def answer_hold(holder: Holder, request: Opened[messages.Hold]) -> Answer:
@@ -211,7 +212,7 @@ def _sums(holder: Holder, state: SessionState, cohort: Cohort) -> NDArray[np.int
     """The sums of the epoch that was advertised, weighted and placed as the cohort says, or under
     noise.
     """
-    check_cohort(holder.settings.policy, cohort, holder.identity.public, holder.domain)
+    check_cohort(holder.policy, cohort, holder.key, holder.domain)
     terms = cohort.terms
     epoch = _advertised_epoch(holder, state)
     domains = cohort.domains
@@ -530,7 +531,7 @@ def _agree_to_sum(
     not.
     """
     session = state.session
-    check_members_of_sum(holder.settings.policy, len(sent), len(holder.pinned_keys))
+    check_members_of_sum(holder.policy, len(sent), len(holder.pinned_keys))
     epoch = _advertised_epoch(holder, state)
     total = _total(holder, state, sum_name, sent)
     with holder.account.exclusive():

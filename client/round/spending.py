@@ -50,6 +50,7 @@ _PORTS = {"http": (80, 443), "ftp": (21,), "sftp": (22,)}
 """Those of hosts with ports and users, and their usual ports."""
 
 Output = Literal["statistics", "counts"]
+OUTPUTS: tuple[Output, ...] = ("statistics", "counts")
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,14 +223,14 @@ class Account:
         rho: Cost = EXACT
         if round_epsilon != math.inf:
             rho = rho_for(round_epsilon, self.delta)
-        outputs: tuple[Output, ...] = ("statistics", "counts")
         exact = [
             self.expense(epoch, output, mode, None, holdout)
             for mode in modes
-            for output in outputs
+            for output in OUTPUTS
         ]
         return [
-            replace(each, rho=rho) if each.mode == "private" else each for each in exact
+            replace(expense, rho=rho) if expense.mode == "private" else expense
+            for expense in exact
         ]
 
     def private_round(
@@ -237,8 +238,8 @@ class Account:
     ) -> list[Expense]:
         """Both outputs of a private round."""
         return [
-            self.expense(epoch, "statistics", "private", privacy, holdout),
-            self.expense(epoch, "counts", "private", privacy, holdout),
+            self.expense(epoch, output, "private", privacy, holdout)
+            for output in OUTPUTS
         ]
 
     def check_affordable(self, more: Sequence[Expense]) -> None:
@@ -276,10 +277,6 @@ class Account:
             facts = dict(record)
             if Expense.of(facts, facts.pop("time")).id not in there:
                 self._share(record)
-
-    def is_shared(self) -> bool:
-        """Whether the file that all folders share is there."""
-        return self.shared.exists()
 
     def carry(self) -> None:
         """Write the journal's expenses into the shared file if they are not there, as after a crash

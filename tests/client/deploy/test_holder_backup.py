@@ -143,7 +143,7 @@ def test_a_copy_between_sums_and_counts_is_noticed(
     """Its sums it knows; of its counts the coordinator has got one more."""
     round_of(parties)
     holder = parties.holder(OLD)
-    key = holder.identity.public
+    key = holder.key
     holder.check_record(
         [
             HeardOutputs(key=key, sums=1, counts=1),
@@ -175,7 +175,7 @@ def test_restored_a_folder_is_charged_for_what_may_have_left_and_takes_part_agai
     charged = charge_restored(holder, epochs_since=1)
     assert len(charged) == 4
     account = parties.holder(OLD).account
-    policy = holder.settings.policy
+    policy = holder.policy
     assert account.epsilon() == epsilon_of(
         2 * rho_for(policy.max_round_epsilon, policy.max_delta), policy.max_delta
     )
@@ -229,14 +229,14 @@ def test_a_backup_brings_the_folder_back_without_its_epoch(
     holder = parties.holder(OLD)
     spent, releases = holder.account.epsilon(), holder.received
     made = back_up_holder(holder, tmp_path / "law.backup")
-    assert made.holder == holder.identity.public
+    assert made.holder == holder.key
     assert stat.S_IMODE((tmp_path / "law.backup").stat().st_mode) == 0o600
     assert not any("epochs" in name or "session" in name for name in made.files)
     shutil.rmtree(parties.homes[OLD])
     restored = restore_holder(tmp_path / "law.backup", parties.homes[OLD])
     assert restored.account.epsilon() == spent and restored.received == releases
     assert charge_restored(restored, epochs_since=0) == []
-    assert restored.identity.public == holder.identity.public
+    assert restored.identity.public == holder.key
     assert restored.pinned_keys == holder.pinned_keys
     assert not (parties.homes[OLD] / "spending.jsonl").exists()
     assert HolderRecord(parties.homes[OLD]).journal.verify() > 0

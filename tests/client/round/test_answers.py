@@ -141,7 +141,7 @@ def must_be_clean(reply: Packet, holder: Holder) -> None:
 def cohort_of(
     holder: Holder, terms: Terms, domain: str = "law", others: int = 1
 ) -> Cohort:
-    domains = {holder.identity.public: domain} | {
+    domains = {holder.key: domain} | {
         fixed_identity(9 + n).public: "code" for n in range(others)
     }
     return form_cohort(terms, domains)

@@ -289,9 +289,7 @@ def test_fewer_members_each_draw_more(
 
 
 def cohort_of(holder: Holder, terms: Terms) -> Any:
-    return form_cohort(
-        terms, {holder.identity.public: "law", fixed_identity(9).public: "code"}
-    )
+    return form_cohort(terms, {holder.key: "law", fixed_identity(9).public: "code"})
 
 
 def test_a_holder_counts_for_its_own_solution_of_the_total(
