@@ -152,9 +152,9 @@ class HolderRecord:
         """
         entries = self.journal.entries("sent", "cohort", SIGNED, OPENED, REFUSED_BUNDLE)
         cohorts = {
-            each.facts["session"] or each.facts["cohort"]: each.facts["members"]
-            for each in entries
-            if each.kind == "cohort"
+            entry.facts["session"] or entry.facts["cohort"]: entry.facts["members"]
+            for entry in entries
+            if entry.kind == "cohort"
         }
         signed = _by_sum(entries, SIGNED)
         opened = _by_sum(entries, OPENED)
@@ -166,7 +166,7 @@ class HolderRecord:
                 said = {"kind": entry.kind, "reason": facts["reason"]}
                 said["code"] = "bundle_refused"
             elif entry.kind == "sent":
-                names = {each.name for each in fields(SentItem)}
+                names = {field.name for field in fields(SentItem)}
                 said = {name: facts[name] for name in names & facts.keys()}
                 session = facts.get("session", "")
                 of_sum = session, facts.get("lot", "")
@@ -282,15 +282,15 @@ class HolderRecord:
         folder = release_folder(self.folder, entry.facts["number"])
         if not folder.exists():
             return "no longer in this folder"
-        found = load_release(folder)
-        if found.id != entry.facts["release"]:
+        release = load_release(folder)
+        if release.id != entry.facts["release"]:
             raise FormatError(
                 f"{folder} is not the release that was received; restore it from a "
                 "backup"
             )
-        if found.signer not in self.handovers.keys(self.policy.coordinator):
+        if release.signer not in self.handovers.keys(self.policy.coordinator):
             raise FormatError(
-                f"{folder} is signed by {found.signer[:12]}…, which is not a key of "
+                f"{folder} is signed by {release.signer[:12]}…, which is not a key of "
                 "the coordinator"
             )
         return f"{entry.facts['release']}, whole, and signed by the coordinator"
@@ -308,9 +308,9 @@ def _by_sum(
 ) -> dict[tuple[str, str], Mapping[str, Any]]:
     """The last entry of a kind for each session and lot."""
     return {
-        (each.facts["session"], each.facts["lot"]): each.facts
-        for each in entries
-        if each.kind == kind
+        (entry.facts["session"], entry.facts["lot"]): entry.facts
+        for entry in entries
+        if entry.kind == kind
     }
 
 

@@ -160,7 +160,9 @@ def _differing(known: Digests | None, digests: Digests) -> int | None:
 def _check_changes(holder: Holder, digests: Digests) -> None:
     """Raise InputError if too little has changed since any epoch that is in an opened total."""
     # those that were charged for when the folder was restored are not known any more
-    paid = {each.epoch for each in holder.account.noted() if each.mode == "masked"}
+    paid = {
+        expense.epoch for expense in holder.account.noted() if expense.mode == "masked"
+    }
     for name in holder.totals.epochs() | paid:
         known = holder.epochs.digests_of(name)
         changed = _differing(known, digests)
@@ -231,8 +233,8 @@ def prepare_job(holder: Holder, terms: Terms) -> PrepareJob:
 
 def document_digests(job: PrepareJob) -> Digests:
     """The first eight bytes of each document's SHA-256, in order: by them changes are counted."""
-    found = [
+    digests = [
         hashlib.sha256(text.encode()).digest()[:8]
         for text, _ in corpus_documents(job, Counters())
     ]
-    return np.sort(np.frombuffer(b"".join(found), dtype="<u8").astype(np.uint64))
+    return np.sort(np.frombuffer(b"".join(digests), dtype="<u8").astype(np.uint64))

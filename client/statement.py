@@ -243,7 +243,7 @@ def _trust(record: HolderRecord, privacy: Privacy | None) -> Section:
     trusts.
     """
     accepted = record.policy.modes
-    used = {each.mode for each in record.account.expenses()}
+    used = {expense.mode for expense in record.account.expenses()}
     in_shares = (privacy.mode if privacy else record.policy.privacy) == "full"
     rows = []
     for mode in MODE_SENTENCES:

@@ -128,7 +128,7 @@ def approve(
     from `bundles` in client.toml.
     """
     holder = open_holder(folder)
-    waiting = [each.sha256 for each in unapproved(folder, holder.settings.bundles)]
+    waiting = [bundle.sha256 for bundle in unapproved(folder, holder.settings.bundles)]
     if digest is None:
         shown = holder.journal.entries(SHOWN_BUNDLE)
         if not shown:

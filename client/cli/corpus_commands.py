@@ -84,9 +84,9 @@ def _check_output(out: Path, roots: list[Path]) -> None:
 
     check_output(out)
     if out.exists() and any(
-        out.samefile(each.path)
-        for each in find_sources(roots)[0]
-        if not is_url(each.path)
+        out.samefile(source.path)
+        for source in find_sources(roots)[0]
+        if not is_url(source.path)
     ):
         raise InputError(
             f"{out} is part of the corpus and would be overwritten; write to another "
@@ -147,8 +147,8 @@ def prepare(
     changed_sampling(defaults.sampling, **sampling)
     _check_output(out, corpus)
     encoder = encoder or defaults.encoder
-    found = find_encoder(encoder)
-    usual = usual_sampling(found) if defaults is DEFAULT else defaults.sampling
+    loaded = find_encoder(encoder)
+    usual = usual_sampling(loaded) if defaults is DEFAULT else defaults.sampling
     job = PrepareJob(
         roots=tuple(corpus),
         domain=domain,
@@ -162,7 +162,7 @@ def prepare(
         step("slower", "no native module", why_not)
     broken = out.with_name(f"{out.name}.broken.txt")
     with (
-        _summing(job, found, encoder, engine, address, device, threads) as (
+        _summing(job, loaded, encoder, engine, address, device, threads) as (
             job,
             elsewhere,
             devices,
@@ -174,12 +174,12 @@ def prepare(
             watch = Watch(progress, stopped)
             cache = cache_folder()
             if numbers:
-                report = sum_part(job, found, cache, numbers, watch, elsewhere)
+                report = sum_part(job, loaded, cache, numbers, watch, elsewhere)
                 _report_part(report, numbers, devices, json)
                 return
             outcome = sum_up(
                 job,
-                found,
+                loaded,
                 cache,
                 watch,
                 fresh=fresh,

@@ -487,13 +487,13 @@ def releases(folder: HolderFolder, json: Json = False) -> None:
     ]
     rows = [
         [
-            f"{each['number']:04}",
-            each["release"][:12],
-            each["time"][:19],
-            ", ".join(each["domains"]),
-            each["folder"],
+            f"{release['number']:04}",
+            release["release"][:12],
+            release["time"][:19],
+            ", ".join(release["domains"]),
+            release["folder"],
         ]
-        for each in facts
+        for release in facts
     ]
     headings = ["release", "id", "stored at (UTC)", "domains", "folder"]
     show(facts, TextTable(headings, rows), json=json)

@@ -54,11 +54,11 @@ def members(
     roster = _announced(holder, invite)
     change = roster_news(holder, roster)
     code = roster_code(roster.members)
-    places = [*roster.members, *change.removed]
+    shown = [*roster.members, *change.removed]
     facts = {
-        "members": [each.model_dump(mode="json") for each in roster.members],
-        "added": [each.name for each in change.added],
-        "removed": [each.name for each in change.removed],
+        "members": [member.model_dump(mode="json") for member in roster.members],
+        "added": [member.name for member in change.added],
+        "removed": [member.name for member in change.removed],
         "code": code,
         "confirmed": not change,
     }
@@ -70,7 +70,7 @@ def members(
     show(
         facts,
         ("members", number, "all confirmed" if not change else "not confirmed"),
-        TextTable(["holder", "domain", "key", ""], _rows(holder, places, change)),
+        TextTable(["holder", "domain", "key", ""], _rows(holder, shown, change)),
         ("code", code),
         ("next", compare) if change else None,
         json=json,
@@ -111,9 +111,9 @@ def confirm(
     holder.journal.append(("roster", {"code": shown, "members": _keys(others)}))
     facts = {
         "code": shown,
-        "members": [each.name for each in others],
-        "added": [each.name for each in change.added],
-        "removed": [each.name for each in change.removed],
+        "members": [member.name for member in others],
+        "added": [member.name for member in change.added],
+        "removed": [member.name for member in change.removed],
     }
     show(facts, ("confirmed", count(len(others), "other holder"), shown), json=json)
 
@@ -139,16 +139,17 @@ def _announced(holder: Holder, invite: Path | None) -> Roster:
     return roster
 
 
-def _keys(places: Sequence[Place]) -> list[str]:
-    return [each.key for each in places]
+def _keys(members: Sequence[Place]) -> list[str]:
+    return [member.key for member in members]
 
 
 def _rows(
-    holder: Holder, places: Sequence[Place], change: RosterChange
+    holder: Holder, members: Sequence[Place], change: RosterChange
 ) -> list[list[str]]:
     own = holder.key
     return [
-        [each.name, each.domain, each.key, _state(each, own, change)] for each in places
+        [member.name, member.domain, member.key, _state(member, own, change)]
+        for member in members
     ]
 
 

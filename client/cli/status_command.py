@@ -44,7 +44,7 @@ def status(folder: HolderFolder, json: Json = False) -> None:
         "handovers": handovers,
         "modes": modes,
         "bundles": approved,
-        "unapproved": [each.sha256 for each in unapproved(folder, approved)],
+        "unapproved": [bundle.sha256 for bundle in unapproved(folder, approved)],
         "privacy": holder.account.to_json(),
         "epoch": epoch,
         "notices": notices,
@@ -60,7 +60,7 @@ def status(folder: HolderFolder, json: Json = False) -> None:
         ("release", f"{holder.newest:04}" if holder.newest else "none so far"),
         _epoch_line(epoch),
         spent_line(holder),
-        *(("notice", each["sentence"]) for each in notices),
+        *(("notice", notice["sentence"]) for notice in notices),
         *(("waiting", words) for words in tell_unapproved(folder, approved)),
         ("sent", count(len(sent), "message"), f"see: ridgeway client export {folder}"),
         json=json,
@@ -75,7 +75,7 @@ def _epoch(holder: Holder) -> dict[str, Any] | None:
         return {"problem": str(error)}
     if current is None:
         return None
-    used = any(each.epoch == current.name for each in holder.account.expenses())
+    used = any(expense.epoch == current.name for expense in holder.account.expenses())
     return {"name": current.name, "documents": current.documents, "used": used}
 
 
@@ -106,13 +106,16 @@ def _notices(holder: Holder) -> list[dict[str, Any]]:
     }
     known = holder.handovers
     by_owner = {known.owner(key): name for key, name in names.items()}
-    found = []
-    for each in holder.totals.notices():
-        called = [by_owner.get(key, f"{key[:12]}…") for key in each["members"]]
-        found.append(
-            {**each, "sentence": notice_sentence(each["before"], each["after"], called)}
+    notices = []
+    for notice in holder.totals.notices():
+        called = [by_owner.get(key, f"{key[:12]}…") for key in notice["members"]]
+        notices.append(
+            {
+                **notice,
+                "sentence": notice_sentence(notice["before"], notice["after"], called),
+            }
         )
-    return found
+    return notices
 
 
 def notice_sentence(before: str, after: str, members: list[str]) -> str:
@@ -129,12 +132,12 @@ def notice_sentence(before: str, after: str, members: list[str]) -> str:
     )
 
 
-def _handover_line(each: dict[str, Any]) -> Line:
-    words = f"{each['before'][:12]}… handed over to {each['after'][:12]}…"
-    if each["fork"]:
+def _handover_line(handover: dict[str, Any]) -> Line:
+    words = f"{handover['before'][:12]}… handed over to {handover['after'][:12]}…"
+    if handover["fork"]:
         forked = "a second time, so it is ignored; ask its owner"
-        return "warning", each["whose"], words, forked
-    return "key", each["whose"], words, each["time"][:10]
+        return "warning", handover["whose"], words, forked
+    return "key", handover["whose"], words, handover["time"][:10]
 
 
 def _handovers(holder: Holder) -> list[dict[str, Any]]:

@@ -214,7 +214,7 @@ def leaving(holder: Holder) -> bytes:
 
 def has_left(journal: Journal) -> bool:
     """Whether the holder has left; another key for its SuperNode lets it be admitted again."""
-    return [each.kind for each in journal.entries(LEFT, RENEWED_NODE_KEY)][-1:] == [
+    return [entry.kind for entry in journal.entries(LEFT, RENEWED_NODE_KEY)][-1:] == [
         LEFT
     ]
 

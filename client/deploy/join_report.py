@@ -46,7 +46,7 @@ class JoinReport:
         entries = holder.journal.entries()
         self._told = entries[-1].number if entries else 0
         self._judged = max(
-            (each.facts["noted"] for each in entries if each.kind == REFUSED_BUNDLE),
+            (entry.facts["noted"] for entry in entries if entry.kind == REFUSED_BUNDLE),
             default="",
         )
 
@@ -95,15 +95,15 @@ class JoinReport:
                 what = f"{kind} {facts.get('lot', '')}".rstrip()
                 self._tell("answered", what, *where, f"{facts['bytes']:,} bytes")
 
-    def _why(self, told: str) -> str:
+    def _why(self, reason: str) -> str:
         """Why a request was refused: what the coordinator was told, or the whole reason where that
         is kept from it.
         """
         path = self._holder.folder / "logs" / "holder.log"
-        if "its own log" not in told or not path.exists():
-            return told
+        if "its own log" not in reason or not path.exists():
+            return reason
         end = path.read_bytes()[-REASON_BYTES:].decode(errors="replace")
-        return str([told, *OWN_LOG.findall(end)][-1])
+        return str([reason, *OWN_LOG.findall(end)][-1])
 
     def _look_at_bundles(self) -> None:
         """Note bundles that were refused since the last one that was noted, and tell whatever else

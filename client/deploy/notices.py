@@ -251,7 +251,7 @@ def tell_unconfirmed(holder: Holder, gate: Gate) -> list[str]:
         return []
     with suppress(NodeError, InputError):
         roster = announced_roster(folder, lambda: fetched_roster(gate))
-        is_member = holder.key in {each.key for each in roster.members}
+        is_member = holder.key in {member.key for member in roster.members}
         change = roster_news(holder, roster)
         if change and is_member:
             return [

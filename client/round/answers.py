@@ -188,7 +188,7 @@ def _collect(holder: Holder, request: Opened[messages.Collect]) -> Answer:
             "not_masked", "under these terms this holder sends sums only under masks"
         )
     check_members(
-        holder.handovers, holder.pinned_keys, [each.key for each in cohort.members]
+        holder.handovers, holder.pinned_keys, [member.key for member in cohort.members]
     )
     epoch = holder.epoch(terms)
     holder.note_cohort(request.round, cohort)

@@ -251,10 +251,10 @@ class Holder:
         coordinator says.
         """
         keys = self.handovers.keys(self.key)
-        own = [each for each in heard if each.key in keys]
+        own = [outputs for outputs in heard if outputs.key in keys]
         numbers: dict[Output, int] = {
-            "statistics": max((each.sums for each in own), default=0),
-            "counts": max((each.counts for each in own), default=0),
+            "statistics": max((outputs.sums for outputs in own), default=0),
+            "counts": max((outputs.counts for outputs in own), default=0),
         }
         self.account.check_record(numbers)
 
@@ -321,27 +321,27 @@ class Holder:
     def encoder(self, terms: Terms) -> TableEncoder:
         """The encoder that terms name, which must have the features that they name."""
         try:
-            found = _encoder(terms.encoder, terms.encoder_name, self.settings.encoder)
+            encoder = _encoder(terms.encoder, terms.encoder_name, self.settings.encoder)
         except EncoderError as error:
             self.log.exception("encoder")
             raise Refused(
                 "encoder_missing",
                 f"encoder {terms.encoder[:12]} is not on this holder's machine",
             ) from error
-        if found.fingerprint != terms.encoder:
+        if encoder.fingerprint != terms.encoder:
             raise Refused(
                 "encoder_mismatch",
                 f"the round uses encoder {terms.encoder[:12]}, but this holder has"
-                f" {found.fingerprint[:12]}",
+                f" {encoder.fingerprint[:12]}",
             )
-        width = found.document_width if terms.privacy else found.width
+        width = encoder.document_width if terms.privacy else encoder.width
         if width + 1 != terms.features:
             raise Refused(
                 "encoder_mismatch",
                 f"the terms require {terms.features} features, but encoder"
                 f" {terms.encoder[:12]} has {width + 1}",
             )
-        return found
+        return encoder
 
     # Releases
 
@@ -398,10 +398,10 @@ class Holder:
             return
         if bytes(solved["round"]).hex() != round_:
             return
-        own = solved["weights"]
-        near = SAME_WEIGHTS * np.abs(own).max()
-        if own.shape != loaded.weights.shape or not np.allclose(
-            own, loaded.weights, rtol=SAME_WEIGHTS, atol=near
+        solution = solved["weights"]
+        near = SAME_WEIGHTS * np.abs(solution).max()
+        if solution.shape != loaded.weights.shape or not np.allclose(
+            solution, loaded.weights, rtol=SAME_WEIGHTS, atol=near
         ):
             raise Refused(
                 "bad_release",
@@ -449,7 +449,7 @@ class Holder:
     def _prune(self) -> None:
         """Let old releases go; the journal says first which."""
         numbers = sorted(self.received)[: -self.settings.keep]
-        old = [each for each in numbers if self.release_folder(each).exists()]
+        old = [number for number in numbers if self.release_folder(number).exists()]
         if old:
             self.journal.append(("pruned", {"releases": old}))
         for number in old:

@@ -74,18 +74,18 @@ def advertised(
                 "session_reused",
                 "this holder was already in a session of this name",
             )
-        own = new_secrets(len(SUM_NAMES), secrets.token_bytes)
-        shown = advertise(own, holder.identity, terms.id, request.round, epoch, epoch)
+        drawn = new_secrets(len(SUM_NAMES), secrets.token_bytes)
+        shown = advertise(drawn, holder.identity, terms.id, request.round, epoch, epoch)
         holder.journal.append(("session", {"round": request.round}))
         holder.sessions.save(
             SessionState(
                 round=request.round,
                 announced=request.digest,
                 advert=shown,
-                nonce=own.nonce.hex(),
-                cipher=own.cipher.hex(),
-                masks=tuple(each.hex() for each in own.masks),
-                seeds=tuple(each.hex() for each in own.seeds),
+                nonce=drawn.nonce.hex(),
+                cipher=drawn.cipher.hex(),
+                masks=tuple(key.hex() for key in drawn.masks),
+                seeds=tuple(key.hex() for key in drawn.seeds),
             )
         )
         return shown
@@ -286,12 +286,12 @@ def seal_counts(
     assert message.session is not None
     domains = len(message.domains)
     own = message.domains.index(holder.domain)
-    if sum(each.size for each in rows) * domains + calibration.size > MAX_COUNTS:
+    if sum(row.size for row in rows) * domains + calibration.size > MAX_COUNTS:
         raise Refused(
             "too_large", f"the request asks for more than {MAX_COUNTS:,} counts"
         )
     placed = np.concatenate(
-        [*(_among_zeros(each, own, domains) for each in rows), calibration]
+        [*(_among_zeros(row, own, domains) for row in rows), calibration]
     )
     with holder.sessions.exclusive_lock():
         state = _countable(holder, request, message.session)

@@ -242,7 +242,7 @@ def _sum_up(
     todo = _unread(stamps, kept)
     watch = watch or Watch()
     total = sum(stamp.bytes for stamp in stamps)
-    left = sum(each.stamp.bytes for each in todo)
+    left = sum(piece.stamp.bytes for piece in todo)
     run = _Run(job, encoder, store, watch, total)
     if engine is None:
         parts = kept + run.sum_all(todo)
@@ -254,10 +254,10 @@ def _sum_up(
             f"{changed.name} changed while it was read; run the command again"
         )
     counters = Counters()
-    for each in parts:
-        counters.add(each.counters)
+    for stored in parts:
+        counters.add(stored.counters)
     files = len({stamp.path for stamp in stamps})
-    files_read = len({each.stamp.path for each in todo})
+    files_read = len({piece.stamp.path for piece in todo})
     return run, parts, _Met(counters, files, files_read, skipped, left)
 
 
@@ -265,7 +265,7 @@ def sum_pieces(
     job: PrepareJob, encoder: TableEncoder, todo: Sequence[Unread]
 ) -> StoredPart:
     """The sums over some pieces, in one part: what an engine has done elsewhere."""
-    size = sum(each.stamp.bytes for each in todo)
+    size = sum(piece.stamp.bytes for piece in todo)
     [part] = _Run(job, encoder, None, Watch(), size).sum_all(todo)
     return part
 
@@ -280,7 +280,7 @@ def _gathered(
     """Add up what an engine hands over, and keep it as time goes by; an error loses nothing that
     was handed over.
     """
-    found: list[StoredPart] = []
+    kept: list[StoredPart] = []
     waiting: StoredPart | None = None
     started = kept_at = time.monotonic()
     try:
@@ -293,14 +293,14 @@ def _gathered(
                 raise Interrupted
             if waiting and _is_due(started, kept_at):
                 store.save(waiting)
-                found.append(waiting)
+                kept.append(waiting)
                 waiting = None
                 kept_at = time.monotonic()
     finally:
         if waiting:
             store.save(waiting)
-            found.append(waiting)
-    return found
+            kept.append(waiting)
+    return kept
 
 
 def _is_due(started: float, kept_at: float) -> bool:
@@ -455,7 +455,7 @@ class _Run:
         """Sum pieces, keeping parts as time goes by. An error loses only what came after the last
         part.
         """
-        left = sum(each.stamp.bytes for each in todo)
+        left = sum(piece.stamp.bytes for piece in todo)
         self._done = self._total - left
         if not todo:
             return []
@@ -483,7 +483,7 @@ class _Run:
         """
         job = self._job
         encoder = self._encoder
-        pieces = [(each.source, each.first) for each in todo]
+        pieces = [(piece.source, piece.first) for piece in todo]
         rules = ReadingRules(
             job.text_fields,
             job.holdout,

@@ -93,7 +93,7 @@ class DeviceSpelling:
     @classmethod
     def of(cls, words: WordSketch, device: torch.device) -> DeviceSpelling:
         # torch has signed numbers alone, which wrap alike
-        first, second = (int(each) - (1 << 64) for each in MULTIPLIERS)
+        first, second = (int(multiplier) - (1 << 64) for multiplier in MULTIPLIERS)
         return cls(
             words.width,
             words.options.amplitude,

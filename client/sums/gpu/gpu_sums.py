@@ -229,9 +229,9 @@ class Slot:
         self._host = [
             torch.empty(tokens + 1, dtype=torch.int32, pin_memory=gpu) for _ in range(2)
         ]
-        self._ids, self._bounds = (each.numpy() for each in self._host)
+        self._ids, self._bounds = (buffer.numpy() for buffer in self._host)
         self._there = (
-            [torch.empty_like(each, device=device) for each in self._host]
+            [torch.empty_like(buffer, device=device) for buffer in self._host]
             if gpu
             else self._host
         )
@@ -342,8 +342,8 @@ class GpuWindows(Accumulator):
             for place, features in table.word_features(piece):
                 write_samples(features, planes, first + place, row=table.shape[1])
             if sentences is not None:
-                own = sentences[start : start + most]
-                write_samples(own, planes, first, row=table.table_width)
+                rows = sentences[start : start + most]
+                write_samples(rows, planes, first, row=table.table_width)
 
     def state(self) -> State:
         for times, lane in self._lanes.items():
