@@ -7,16 +7,19 @@ from __future__ import annotations
 import json
 import os
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from ridgeway.common.base.errors import Refused
 from ridgeway.common.base.files import canonical_json
 from ridgeway.common.base.identity import Identity
 from ridgeway.common.base.settings import FEATURE_LIMIT, Confidence, Sampling, Selector
@@ -27,6 +30,14 @@ from ridgeway.common.routing.token_table import TokenTable
 from ridgeway.common.statistics.statistics_file import Prepared
 from ridgeway.common.statistics.sums import Integers, Statistics
 from tests.support.tiny import LETTERS
+
+
+@contextmanager
+def refusing(code: str) -> Iterator[None]:
+    """Within this block a holder refuses, with this code."""
+    with pytest.raises(Refused) as refused:
+        yield
+    assert refused.value.code == code
 
 
 def statistics_of(
