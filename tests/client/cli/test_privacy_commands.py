@@ -240,10 +240,13 @@ def test_exact_sums_are_said_to_cost_infinity_and_what_two_totals_tell(
     shop: Workshop,
 ) -> None:
     """After an epoch that is in a total, a second one needs many changes, or the owner's explicit
-    word.
+    word. A part of the corpus opens none.
     """
     invite(shop, "masked")
     assert init(shop, "--accept-mode", "masked").code == 0
+    part = shop.call("client", "ready", "law", "--part", "1/1", "--json")
+    assert part.json == {"part": 1, "of": 1, "documents": 20}
+    assert Holder(shop.folder / "law").epochs.current() is None
     first = shop.call("client", "ready", "law")
     assert (
         first.code == 0
