@@ -36,10 +36,12 @@ def holder_app(answer: Callable[[Holder, Packet], Packet] = answer) -> ClientApp
             return Message(to_record(reply), reply_to=message)
         except Exception as error:
             traceback.print_exc()  # into the holder's own log
-            told = Error(code=CANNOT_ANSWER, reason="this holder could not answer")
+            error_reply = Error(
+                code=CANNOT_ANSWER, reason="this holder could not answer"
+            )
             if is_disk_full(error):
-                told = Error(code=DISK_FULL, reason="this holder's disk is full")
-            return Message(told, reply_to=message)
+                error_reply = Error(code=DISK_FULL, reason="this holder's disk is full")
+            return Message(error_reply, reply_to=message)
 
     return made
 

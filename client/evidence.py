@@ -10,7 +10,7 @@ not be written, will do: client.toml, holder.pub, invite.json, roster.json, jour
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
@@ -25,6 +25,7 @@ from ridgeway.client.round.holder import (
     release_folder,
 )
 from ridgeway.client.round.known_keys import known_handovers
+from ridgeway.client.round.policy import Policy
 from ridgeway.client.round.roster import load_roster
 from ridgeway.client.round.spending import SPENT, Account
 from ridgeway.client.round.totals import OPENED, SIGNED, SignedTotals
@@ -77,9 +78,6 @@ class SentItem:
     code: str = ""
     reason: str = ""
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
@@ -107,6 +105,10 @@ class HolderRecord:
     @property
     def key(self) -> str:
         return self.card.key
+
+    @property
+    def policy(self) -> Policy:
+        return self.settings.policy
 
     @cached_property
     def handovers(self) -> HandOvers:
@@ -150,9 +152,9 @@ class HolderRecord:
         """
         entries = self.journal.entries("sent", "cohort", SIGNED, OPENED, REFUSED_BUNDLE)
         cohorts = {
-            each.facts["session"] or each.facts["cohort"]: each.facts["members"]
-            for each in entries
-            if each.kind == "cohort"
+            entry.facts["session"] or entry.facts["cohort"]: entry.facts["members"]
+            for entry in entries
+            if entry.kind == "cohort"
         }
         signed = _by_sum(entries, SIGNED)
         opened = _by_sum(entries, OPENED)
@@ -164,7 +166,7 @@ class HolderRecord:
                 said = {"kind": entry.kind, "reason": facts["reason"]}
                 said["code"] = "bundle_refused"
             elif entry.kind == "sent":
-                names = {each.name for each in fields(SentItem)}
+                names = {field.name for field in fields(SentItem)}
                 said = {name: facts[name] for name in names & facts.keys()}
                 session = facts.get("session", "")
                 of_sum = session, facts.get("lot", "")
@@ -205,7 +207,7 @@ class HolderRecord:
         twice.
         """
         known = self.handovers
-        pinned = self.settings.policy.coordinator
+        pinned = self.policy.coordinator
         if not all(link.holds for link in (*known.links, *known.forks)):
             raise JournalError(
                 "the journal has a key hand-over without a valid signature; restore "
@@ -280,15 +282,15 @@ class HolderRecord:
         folder = release_folder(self.folder, entry.facts["number"])
         if not folder.exists():
             return "no longer in this folder"
-        found = load_release(folder)
-        if found.id != entry.facts["release"]:
+        release = load_release(folder)
+        if release.id != entry.facts["release"]:
             raise FormatError(
                 f"{folder} is not the release that was received; restore it from a "
                 "backup"
             )
-        if found.signer not in self.handovers.keys(self.settings.policy.coordinator):
+        if release.signer not in self.handovers.keys(self.policy.coordinator):
             raise FormatError(
-                f"{folder} is signed by {found.signer[:12]}…, which is not a key of "
+                f"{folder} is signed by {release.signer[:12]}…, which is not a key of "
                 "the coordinator"
             )
         return f"{entry.facts['release']}, whole, and signed by the coordinator"
@@ -306,9 +308,9 @@ def _by_sum(
 ) -> dict[tuple[str, str], Mapping[str, Any]]:
     """The last entry of a kind for each session and lot."""
     return {
-        (each.facts["session"], each.facts["lot"]): each.facts
-        for each in entries
-        if each.kind == kind
+        (entry.facts["session"], entry.facts["lot"]): entry.facts
+        for entry in entries
+        if entry.kind == kind
     }
 
 

@@ -20,8 +20,9 @@ from ridgeway.client.round.epochs import Digests, Epoch, EpochData, sums_id
 from ridgeway.client.round.expert_scores import own_scores
 from ridgeway.client.round.holder import Holder
 from ridgeway.client.round.scoring import HeldOut
+from ridgeway.client.round.spending import epsilon_words
 from ridgeway.client.sums.corpus import Counters, real_places
-from ridgeway.client.sums.document_sums import DocumentJob, sum_documents
+from ridgeway.client.sums.document_sums import sum_documents
 from ridgeway.client.sums.held_out import held_out_sample
 from ridgeway.client.sums.prepare import (
     PrepareJob,
@@ -74,14 +75,21 @@ def open_epoch(
 
     new_epoch: the owner's explicit word that another epoch is wanted, whatever has changed.
     """
-    _check_record(holder)
+    try:
+        holder.check_record()
+    except Refused as error:
+        raise InputError(error.reason) from None
     before = holder.epochs.current()
     places = real_places(list(map(Path, holder.settings.corpus)))
     cost = _check_budget(holder, terms, places)
     job = prepare_job(holder, terms)
     made = _summed(holder, terms, job, watch)
     digests = document_digests(job)
-    _check_size(len(digests))
+    if len(digests) < SMALLEST_CORPUS:
+        raise InputError(
+            f"the corpus has {len(digests)} documents, and sums over fewer than"
+            f" {SMALLEST_CORPUS} would be about single ones; add documents"
+        )
     known = holder.epochs.digests_of(before.name) if before else None
     changed = _differing(known, digests)
     if not new_epoch and terms.mode == "masked":
@@ -121,13 +129,6 @@ def sum_corpus_part(
 # What must hold
 
 
-def _check_record(holder: Holder) -> None:
-    try:
-        holder.check_record()
-    except Refused as error:
-        raise InputError(error.reason) from None
-
-
 def _check_budget(holder: Holder, terms: Terms, places: tuple[str, ...]) -> float:
     """What a document will have cost after a round; raises InputError if that is more than is
     allowed.
@@ -141,21 +142,12 @@ def _check_budget(holder: Holder, terms: Terms, places: tuple[str, ...]) -> floa
     holdout = holder.settings.holdout
     cost = account.epsilon(account.private_round(terms.privacy, holdout))
     if cost > account.max_epsilon:
-        seen = "∞" if cost == math.inf else f"{cost:.3g}"
         raise InputError(
-            f"a round with another epoch would bring the ε of this corpus to {seen},"
-            f" and `max_epsilon` in client.toml allows {account.max_epsilon:g}; the"
-            " present epoch stays as it is"
+            "a round with another epoch would bring the ε of this corpus to"
+            f" {epsilon_words(cost)}, and `max_epsilon` in client.toml allows"
+            f" {account.max_epsilon:g}; the present epoch stays as it is"
         )
     return cost
-
-
-def _check_size(documents: int) -> None:
-    if documents < SMALLEST_CORPUS:
-        raise InputError(
-            f"the corpus has {documents} documents, and sums over fewer than"
-            f" {SMALLEST_CORPUS} would be about single ones; add documents"
-        )
 
 
 def _differing(known: Digests | None, digests: Digests) -> int | None:
@@ -168,7 +160,9 @@ def _differing(known: Digests | None, digests: Digests) -> int | None:
 def _check_changes(holder: Holder, digests: Digests) -> None:
     """Raise InputError if too little has changed since any epoch that is in an opened total."""
     # those that were charged for when the folder was restored are not known any more
-    paid = {each.epoch for each in holder.account.noted() if each.mode == "masked"}
+    paid = {
+        expense.epoch for expense in holder.account.noted() if expense.mode == "masked"
+    }
     for name in holder.totals.epochs() | paid:
         known = holder.epochs.digests_of(name)
         changed = _differing(known, digests)
@@ -206,7 +200,7 @@ def _summed(
             " these terms; ask the operator for an invitation, and take it with"
             " `ridgeway client accept`"
         )
-    made = sum_documents(DocumentJob(job, encoder, terms.privacy.mode), prior, watch)
+    made = sum_documents(job, encoder, terms.privacy.mode, prior, watch)
     check_documents(made.mode, made.documents, len(holder.pinned_keys))
     return made
 
@@ -215,7 +209,7 @@ def _check_mass(holder: Holder, terms: Terms, made: Prepared) -> None:
     """Raise StatisticsError, here and not in a round, if sums are too large by any weighting that
     the owner allows: a round may ask for each of them.
     """
-    policy = holder.settings.policy
+    policy = holder.policy
     if terms.mass or "equal" in policy.weightings:
         made.statistics.weighted(terms.mass or policy.mass)
     if not terms.mass or "tokens" in policy.weightings:
@@ -239,8 +233,8 @@ def prepare_job(holder: Holder, terms: Terms) -> PrepareJob:
 
 def document_digests(job: PrepareJob) -> Digests:
     """The first eight bytes of each document's SHA-256, in order: by them changes are counted."""
-    found = [
+    digests = [
         hashlib.sha256(text.encode()).digest()[:8]
         for text, _ in corpus_documents(job, Counters())
     ]
-    return np.sort(np.frombuffer(b"".join(found), dtype="<u8").astype(np.uint64))
+    return np.sort(np.frombuffer(b"".join(digests), dtype="<u8").astype(np.uint64))

@@ -16,7 +16,13 @@ from html import escape
 from typing import Any
 
 from ridgeway.client.evidence import HolderRecord
-from ridgeway.client.round.spending import Account, Expense, Output, spent
+from ridgeway.client.round.spending import (
+    Account,
+    Output,
+    epsilon_words,
+    finite,
+    spent,
+)
 from ridgeway.common.base.schema import MODE_SENTENCES, Mode
 from ridgeway.common.privacy.accountant import epsilon_of
 from ridgeway.common.privacy.privacy_settings import Privacy
@@ -139,14 +145,14 @@ def _about(record: HolderRecord, made_at: str) -> Section:
     epochs = record.epochs()
     current = epochs[-1].facts["epoch"][:_SHOWN_DIGITS] if epochs else "none yet"
     read_from = "this folder's journal"
-    if record.settings.spending and record.account.is_shared():
+    if record.settings.spending and record.account.shared.exists():
         read_from += ", and the file of expenses that all folders of this user share"
     elif record.settings.spending:
         read_from += (
             ", and no shared file of expenses, which is not here: what left through"
             " other folders is missing"
         )
-    coordinator = record.handovers.newest(record.settings.policy.coordinator)
+    coordinator = record.handovers.newest(record.policy.coordinator)
     rows = (
         ("Domain", record.settings.domain),
         ("Holder's key", record.key),
@@ -178,12 +184,12 @@ def _meaning() -> Section:
 
 def _spent(record: HolderRecord, privacy: Privacy | None) -> Section:
     account = record.account
-    policy = record.settings.policy
+    policy = record.policy
     rows = [
-        ("ε so far", _epsilon(account.epsilon())),
+        ("ε so far", epsilon_words(account.epsilon())),
         ("at a δ of", f"{account.delta:g}"),
-        ("ε that one private round may cost", _epsilon(policy.max_round_epsilon)),
-        ("ε that all together may cost", _epsilon(policy.max_epsilon)),
+        ("ε that one private round may cost", epsilon_words(policy.max_round_epsilon)),
+        ("ε that all together may cost", epsilon_words(policy.max_epsilon)),
         ("ε that is left", _left(account)),
     ]
     if privacy:
@@ -194,7 +200,7 @@ def _spent(record: HolderRecord, privacy: Privacy | None) -> Section:
         "A document is either summed or held out, so it pays for one of the two outputs"
         " of a round."
     ]
-    if exact := len(_exact(account)):
+    if exact := len(account.exact()):
         notes.append(
             f"{exact} exact outputs have left. No ε bounds what is known of the"
             " documents that were in them; private rounds are refused from then on,"
@@ -206,12 +212,12 @@ def _spent(record: HolderRecord, privacy: Privacy | None) -> Section:
 
 def _outputs(record: HolderRecord) -> Section:
     account = record.account
-    own = set(record.handovers.keys(record.settings.policy.coordinator))
+    own = set(record.handovers.keys(record.policy.coordinator))
     title = "Every output that left"
     rows = []
     for expense in account.expenses():
         federation = f"another, {expense.federation[:_SHOWN_DIGITS]}"
-        cost = _epsilon(epsilon_of(expense.rho, account.delta))
+        cost = epsilon_words(epsilon_of(expense.rho, account.delta))
         rows.append(
             (
                 _time(expense.time),
@@ -236,9 +242,9 @@ def _trust(record: HolderRecord, privacy: Privacy | None) -> Section:
     """For every mode that is accepted, or was used: what everybody may learn for ever, and whom one
     trusts.
     """
-    accepted = record.settings.policy.modes
-    used = {each.mode for each in record.account.expenses()}
-    in_shares = (privacy.mode if privacy else record.settings.policy.privacy) == "full"
+    accepted = record.policy.modes
+    used = {expense.mode for expense in record.account.expenses()}
+    in_shares = (privacy.mode if privacy else record.policy.privacy) == "full"
     rows = []
     for mode in MODE_SENTENCES:
         if mode not in accepted and mode not in used:
@@ -267,9 +273,8 @@ def _figures(
     record: HolderRecord, made_at: str, privacy: Privacy | None
 ) -> dict[str, Any]:
     account = record.account
-    policy = record.settings.policy
+    policy = record.policy
     so_far = account.epsilon()
-    left = max(0.0, policy.max_epsilon - so_far) if so_far < math.inf else math.inf
     return {
         "domain": record.settings.domain,
         "key": record.key,
@@ -277,26 +282,21 @@ def _figures(
         "unit": "one document",
         "neighbours": "add or remove one document",
         "modes": list(policy.modes),
-        "epsilon": _finite(so_far),
+        "epsilon": finite(so_far),
         "delta": account.delta,
-        "max_round_epsilon": _finite(policy.max_round_epsilon),
-        "max_epsilon": _finite(policy.max_epsilon),
-        "left": _finite(left),
+        "max_round_epsilon": finite(policy.max_round_epsilon),
+        "max_epsilon": finite(policy.max_epsilon),
+        "left": None if so_far == math.inf else finite(account.left()),
         "further_rounds": further_rounds(record, privacy) if privacy else None,
-        "exact_outputs": len(_exact(account)),
+        "exact_outputs": len(account.exact()),
         "outputs": account.outputs(),
     }
 
 
-def _exact(account: Account) -> list[Expense]:
-    return [each for each in account.expenses() if each.rho == math.inf]
-
-
 def _left(account: Account) -> str:
-    so_far = account.epsilon()
-    if so_far == math.inf:
+    if account.epsilon() == math.inf:
         return "no bound: exact outputs have left"
-    return _epsilon(max(0.0, account.max_epsilon - so_far))
+    return epsilon_words(account.left())
 
 
 def further_rounds(record: HolderRecord, privacy: Privacy) -> int | None:
@@ -316,14 +316,6 @@ def further_rounds(record: HolderRecord, privacy: Privacy) -> int | None:
 
 def _time(iso: str) -> str:
     return iso[:19].replace("T", " ")
-
-
-def _epsilon(value: float) -> str:
-    return "∞" if value == math.inf else f"{value:.3g}"
-
-
-def _finite(value: float) -> float | None:
-    return None if value == math.inf else value
 
 
 # As text

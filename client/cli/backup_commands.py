@@ -5,16 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from ridgeway.client.cli.holder_commands import (
-    HolderFolder,
-    epsilon_words,
-    open_holder,
-)
+from ridgeway.client.cli.holder_commands import HolderFolder, open_holder
 from ridgeway.client.deploy.holder_backup import (
     back_up_holder,
     charge_restored,
     restore_holder,
 )
+from ridgeway.client.round.spending import epsilon_words
 from ridgeway.common.cli.options import Json, argument, option
 from ridgeway.common.cli.terminal import count, show, size
 
@@ -75,7 +72,7 @@ def restore(
     limit = epsilon_words(account.max_epsilon)
     show(
         {"folder": str(folder), "charged": len(charged), "privacy": account.to_json()},
-        ("restored", str(folder), f"key {holder.identity.public[:12]}"),
+        ("restored", str(folder), f"key {holder.key[:12]}"),
         ("charged", count(len(charged), "output"), f"ε {total} of {limit} is spent"),
         ("first", "see to it that no other copy of this folder takes part any more"),
         ("then", f"ridgeway client ready {folder}", f"ridgeway client join {folder}"),

@@ -4,18 +4,18 @@ by its owner.
 
 from __future__ import annotations
 
-import hashlib
 import re
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 from ridgeway.client.cli.holder_commands import HolderFolder, open_holder
-from ridgeway.client.deploy.holder_folder import approve_bundle, last_shown, note_shown
+from ridgeway.client.deploy.holder_folder import SHOWN_BUNDLE, approve_bundle
 from ridgeway.client.deploy.notices import (
-    Gate,
     announced_bundle,
+    gate_of,
     kept_notice,
+    listed_files,
     unapproved,
 )
 from ridgeway.client.round.holder import Holder
@@ -61,19 +61,12 @@ def bundle(
     if out is not None:
         write_files(out, files)
     if holder and approved is False:
-        note_shown(holder.journal, digest)
-    listed = [
-        {
-            "name": name,
-            "lines": content.count(b"\n"),
-            "sha256": hashlib.sha256(content).hexdigest(),
-        }
-        for name, content in files.items()
-    ]
-    lines = sum(content.count(b"\n") for content in files.values())
+        holder.journal.append((SHOWN_BUNDLE, {"bundle": digest}))
+    listed = listed_files(files)
+    lines = sum(file["lines"] for file in listed)
     rows = [
-        [each.change, each.name, f"+{each.added}", f"-{each.removed}", each.sha256]
-        for each in changes
+        [file.change, file.name, f"+{file.added}", f"-{file.removed}", file.sha256]
+        for file in changes
     ]
     before = f"beside {bundle_sha256(earlier)[:12]}" if earlier else ""
     show(
@@ -82,9 +75,9 @@ def bundle(
             "approved": approved,
             "lines": lines,
             "files": listed,
-            "changes": [asdict(each) for each in changes],
+            "changes": list(map(asdict, changes)),
         },
-        TextTable(["file", "lines", "SHA-256"], [[*each.values()] for each in listed]),
+        TextTable(["file", "lines", "SHA-256"], [[*file.values()] for file in listed]),
         TextTable([before, "file", "lines", "", "SHA-256"], rows) if earlier else None,
         ("bundle", digest, count(len(files), "file"), f"{lines:,} lines"),
         ("written", str(out)) if out else None,
@@ -107,13 +100,10 @@ def _bundles(holder: Holder) -> tuple[bytes, bytes | None]:
     waiting = unapproved(holder.folder, settings.bundles)
     if not waiting:
         return installed_bundle(), None
-    gate = Gate(holder.folder, settings.address, settings.proxy)
+    gate = gate_of(holder)
     shown = announced_bundle(gate, waiting[0].sha256)
-    known = (
-        [*(each.sha256 for each in notice.bundles), installed_sha256()]
-        if notice
-        else []
-    )
+    announced = [bundle.sha256 for bundle in notice.bundles] if notice else []
+    known = [*announced, installed_sha256()]
     earlier = next((digest for digest in known if digest in settings.bundles), None)
     return shown, announced_bundle(gate, earlier) if earlier else None
 
@@ -138,22 +128,20 @@ def approve(
     from `bundles` in client.toml.
     """
     holder = open_holder(folder)
-    waiting = [each.sha256 for each in unapproved(folder, holder.settings.bundles)]
+    waiting = [bundle.sha256 for bundle in unapproved(folder, holder.settings.bundles)]
     if digest is None:
-        shown = last_shown(holder.journal)
-        if shown is None:
+        shown = holder.journal.entries(SHOWN_BUNDLE)
+        if not shown:
             raise InputError(
                 "no bundle was shown here that is not approved; look at it first with:"
                 f" ridgeway client bundle {folder}"
             )
-        chosen = shown
+        chosen = str(shown[-1].facts["bundle"])
     else:
-        found = [
-            each
-            for each in waiting
-            if len(digest) >= 8 and each.startswith(digest.lower())
-        ]
-        chosen = found[0] if len(found) == 1 else digest.lower()
+        chosen = digest.lower()
+        matches = [name for name in waiting if name.startswith(chosen)]
+        if len(chosen) >= 8 and len(matches) == 1:
+            chosen = matches[0]
     if not re.fullmatch("[0-9a-f]{64}", chosen):
         raise InputError(
             f"{digest!r} is not the hash of a bundle that was announced; give all its"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from ridgeway.client.cli.backup_commands import backup, restore
 from ridgeway.client.cli.bundle_commands import approve, bundle
@@ -26,8 +26,17 @@ from ridgeway.client.cluster.ray_engine import cluster, gpus_of_cluster, ray_eng
 from ridgeway.client.sums.corpus import find_sources
 from ridgeway.client.sums.corpus_places import is_url
 from ridgeway.client.sums.part_store import part_numbers
-from ridgeway.client.sums.prepare import Interrupted, PrepareJob, Watch, sum_part
+from ridgeway.client.sums.prepare import (
+    Engine,
+    Interrupted,
+    PrepareJob,
+    PrepareOutcome,
+    PrepareReport,
+    Watch,
+    sum_part,
+)
 from ridgeway.client.sums.prepare import prepare as sum_up
+from ridgeway.common.base.devices import chosen, missed
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.files import cache_folder, check_output
 from ridgeway.common.base.jsonl import field_names
@@ -60,17 +69,8 @@ from ridgeway.common.cli.terminal import (
     stop_on_signal,
 )
 from ridgeway.common.encoding.encoder_sources import find_encoder
-from ridgeway.common.encoding.table_encoder import usual_sampling
+from ridgeway.common.encoding.table_encoder import TableEncoder, usual_sampling
 from ridgeway.common.statistics.statistics_file import load_prepared, save_prepared
-
-if TYPE_CHECKING:
-    from ridgeway.client.sums.prepare import (
-        Engine,
-        PrepareJob,
-        PrepareOutcome,
-        PrepareReport,
-    )
-    from ridgeway.common.encoding.table_encoder import TableEncoder
 
 app = command_group()
 
@@ -84,9 +84,9 @@ def _check_output(out: Path, roots: list[Path]) -> None:
 
     check_output(out)
     if out.exists() and any(
-        out.samefile(each.path)
-        for each in find_sources(roots)[0]
-        if not is_url(each.path)
+        out.samefile(source.path)
+        for source in find_sources(roots)[0]
+        if not is_url(source.path)
     ):
         raise InputError(
             f"{out} is part of the corpus and would be overwritten; write to another "
@@ -142,18 +142,18 @@ def prepare(
     numbers = part_numbers(part) if part else None
     if numbers and fresh:
         raise InputError("--fresh discards all kept parts; use it without --part")
-    chosen = preset(preset_name)
+    defaults = preset(preset_name)
     # what cannot be is said before the encoder is looked for
-    changed_sampling(chosen.sampling, **sampling)
+    changed_sampling(defaults.sampling, **sampling)
     _check_output(out, corpus)
-    encoder = encoder or chosen.encoder
-    found = find_encoder(encoder)
-    usual = usual_sampling(found) if chosen is DEFAULT else chosen.sampling
+    encoder = encoder or defaults.encoder
+    loaded = find_encoder(encoder)
+    usual = usual_sampling(loaded) if defaults is DEFAULT else defaults.sampling
     job = PrepareJob(
         roots=tuple(corpus),
         domain=domain,
         sampling=changed_sampling(usual, **sampling),
-        holdout=chosen.holdout if holdout is None else holdout,
+        holdout=defaults.holdout if holdout is None else holdout,
         text_fields=field_names(text_field),
         threads=threads or cores(),
         skip_broken=skip_broken,
@@ -162,7 +162,7 @@ def prepare(
         step("slower", "no native module", why_not)
     broken = out.with_name(f"{out.name}.broken.txt")
     with (
-        _summing(job, found, encoder, engine, address, device, threads) as (
+        _summing(job, loaded, encoder, engine, address, device, threads) as (
             job,
             elsewhere,
             devices,
@@ -174,12 +174,12 @@ def prepare(
             watch = Watch(progress, stopped)
             cache = cache_folder()
             if numbers:
-                report = sum_part(job, found, cache, numbers, watch, elsewhere)
+                report = sum_part(job, loaded, cache, numbers, watch, elsewhere)
                 _report_part(report, numbers, devices, json)
                 return
             outcome = sum_up(
                 job,
-                found,
+                loaded,
                 cache,
                 watch,
                 fresh=fresh,
@@ -228,8 +228,6 @@ def _summing(
 
 def _devices(word: str) -> tuple[str, ...]:
     """The GPUs to sum on; where there is one that cannot be used, a word about it."""
-    from ridgeway.common.base.devices import chosen, missed
-
     devices = chosen(word)
     reason = missed() if word == "auto" and not devices else None
     if reason:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import csv
 import sys
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import asdict, fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -48,15 +48,15 @@ def verify(folder: Copy, json: Json = False) -> None:
     """
     results = list(HolderRecord(folder).check())
     facts = [
-        {"checked": each.name, "good": each.good, "found": each.words}
-        for each in results
+        {"checked": check.name, "good": check.good, "found": check.words}
+        for check in results
     ]
     lines = (
-        f"{'verified' if each.good else 'wrong':<10}{each.name:<26}  {each.words}"
-        for each in results
+        f"{'verified' if check.good else 'wrong':<10}{check.name:<26}  {check.words}"
+        for check in results
     )
     show(facts, *lines, json=json)
-    wrong = [each for each in results if not each.good]
+    wrong = [check for check in results if not check.good]
     if wrong:
         raise JournalError(f"{wrong[0].name}: {wrong[0].words}")
 
@@ -84,7 +84,7 @@ def export(
     facts = {
         "domain": record.settings.domain,
         "key": record.key,
-        "sent": [each.to_json() for each in items],
+        "sent": [asdict(item) for item in items],
     }
     show(facts, sent_table(record, items), json=json)
 
@@ -95,26 +95,26 @@ def _print_csv(items: Sequence[SentItem]) -> None:
     )
     writer.writeheader()
     writer.writerows(
-        {**each.to_json(), "members": " ".join(each.members)} for each in items
+        {**asdict(item), "members": " ".join(item.members)} for item in items
     )
 
 
 def sent_table(record: HolderRecord, items: Sequence[SentItem]) -> TextTable:
     rows = [
         [
-            each.time[:19],
-            str(each.number or "–"),
-            each.round[:8],
-            each.kind.replace("_", " "),
-            each.lot,
-            each.epoch[:_SHOWN_DIGITS],
-            each.sha256[:_SHOWN_DIGITS],
-            _members(record, each),
-            each.opened,
-            each.reason,
-            each.bytes,
+            item.time[:19],
+            str(item.number or "–"),
+            item.round[:8],
+            item.kind.replace("_", " "),
+            item.lot,
+            item.epoch[:_SHOWN_DIGITS],
+            item.sha256[:_SHOWN_DIGITS],
+            _members(record, item),
+            item.opened,
+            item.reason,
+            item.bytes,
         ]
-        for each in items
+        for item in items
     ]
     headings = (
         "sent at (UTC)",

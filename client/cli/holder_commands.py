@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from ridgeway.client.deploy.holder_folder import (
     LEFT,
@@ -15,11 +16,19 @@ from ridgeway.client.deploy.holder_folder import (
     renew_node_key,
 )
 from ridgeway.client.deploy.join_report import JoinReport
+from ridgeway.client.deploy.notices import (
+    NoticeWatch,
+    gate_of,
+    take_notice,
+    tell_unapproved,
+    tell_unconfirmed,
+)
 from ridgeway.client.deploy.supernode import NodeSettings, run
-from ridgeway.client.ready import open_epoch, sum_corpus_part
+from ridgeway.client.ready import ReadyReport, open_epoch, sum_corpus_part
 from ridgeway.client.round.holder import CARD, CLIENT_TOML, PRIOR, Holder
 from ridgeway.client.round.known_keys import check_coordinator
 from ridgeway.client.round.policy import check_terms
+from ridgeway.client.round.spending import epsilon_words, finite
 from ridgeway.client.sums.part_store import part_numbers
 from ridgeway.client.sums.prepare import Interrupted, Watch
 from ridgeway.common.base.errors import InputError, Refused
@@ -38,6 +47,7 @@ from ridgeway.common.cli.terminal import (
 from ridgeway.common.deploy.notice import LEAVE_PATH, NOTICE
 from ridgeway.common.privacy.privacy_settings import delta_warning
 from ridgeway.common.privacy.public_prior import read_prior
+from ridgeway.common.protocol.cohort import Terms
 from ridgeway.common.protocol.invitation import (
     AUTHORITY,
     INVITE,
@@ -45,13 +55,6 @@ from ridgeway.common.protocol.invitation import (
     read_invitation,
     read_signed_json,
 )
-
-if TYPE_CHECKING:
-    from ridgeway.client.ready import ReadyReport
-    from ridgeway.client.round.holder import Holder
-    from ridgeway.client.sums.prepare import Watch
-    from ridgeway.common.protocol.cohort import Terms
-    from ridgeway.common.protocol.invitation import Invite
 
 SHOWN_DIGITS = 12
 EXACT_COST = (
@@ -192,19 +195,15 @@ def _cost(holder: Holder, terms: Terms, report: ReadyReport) -> dict[str, Any]:
     """What the next round will cost a document; None stands for infinity."""
 
     if terms.privacy is None:
-        return {"epsilon": None, "spent": _finite(report.spent), "afterwards": None}
+        return {"epsilon": None, "spent": finite(report.spent), "afterwards": None}
     return {
         "epsilon": terms.privacy.epsilon,
         "delta": terms.privacy.delta,
-        "spent": _finite(report.spent),
-        "afterwards": _finite(report.cost),
-        "allowed": _finite(holder.account.max_epsilon),
+        "spent": finite(report.spent),
+        "afterwards": finite(report.cost),
+        "allowed": finite(holder.account.max_epsilon),
         "warning": delta_warning(terms.privacy.delta, report.epoch.documents),
     }
-
-
-def _finite(epsilon: float) -> float | None:
-    return None if epsilon == float("inf") else epsilon
 
 
 def _ready_lines(
@@ -250,10 +249,6 @@ def _told_by_two_totals(changed: int | None) -> tuple[str, str]:
     )
 
 
-def epsilon_words(epsilon: float) -> str:
-    return "∞" if epsilon == float("inf") else f"{epsilon:.3g}"
-
-
 def join(folder: HolderFolder) -> None:
     """Run the SuperNode of DIR: it answers rounds until Ctrl-C.
 
@@ -262,13 +257,6 @@ def join(folder: HolderFolder) -> None:
     If no epoch is open yet, the first one is opened before. What it answers, what it refuses and
     what stands in its way is told as it happens, with times in UTC.
     """
-    from ridgeway.client.deploy.notices import (
-        Gate,
-        NoticeWatch,
-        tell_unapproved,
-        tell_unconfirmed,
-    )
-
     holder = open_holder(folder)
     if has_left(holder.journal):
         raise InputError(
@@ -291,10 +279,10 @@ def join(folder: HolderFolder) -> None:
         proxy=holder.settings.proxy,
         config={"holder": str(folder.resolve())},
     )
-    gate = Gate(folder, holder.settings.address, holder.settings.proxy)
+    gate = gate_of(holder)
     watch = NoticeWatch(
         gate,
-        holder.settings.policy.coordinator,
+        holder.policy.coordinator,
         lambda: [
             *tell_unapproved(folder, approved()),
             *tell_unconfirmed(open_holder(folder), gate),
@@ -305,7 +293,7 @@ def join(folder: HolderFolder) -> None:
             "joining",
             holder.settings.address,
             f"domain {holder.domain}",
-            f"key {holder.identity.public[:12]}",
+            f"key {holder.key[:12]}",
         )
         report = JoinReport(holder, step)
         run(
@@ -325,13 +313,11 @@ def leave(folder: HolderFolder, json: Json = False) -> None:
     sent before. To come back, run `ridgeway client renew DIR`, and the operator admits the new
     card under the name of before.
     """
-    from ridgeway.client.deploy.notices import Gate
-
     holder = open_holder(folder)
     if has_left(holder.journal):
         raise InputError("this holder has left already")
     address = holder.settings.address
-    Gate(folder, address, holder.settings.proxy).tell(LEAVE_PATH, leaving(holder))
+    gate_of(holder).tell(LEAVE_PATH, leaving(holder))
     holder.journal.append((LEFT, {"coordinator": holder.coordinator}))
     show(
         {"left": address, "spent": holder.account.to_json()},
@@ -375,10 +361,6 @@ def accept(
 
 def take_handed_notice(holder: Holder, invite: Path) -> list[str]:
     """Take the coordinator's notice from an invitation's folder; returns what is new."""
-    from datetime import UTC, datetime
-
-    from ridgeway.client.deploy.notices import take_notice
-
     if not (invite / NOTICE).is_file():
         raise InputError(
             f"{invite} has no {NOTICE}; ask the operator for an invitation of this"
@@ -387,7 +369,7 @@ def take_handed_notice(holder: Holder, invite: Path) -> list[str]:
     return take_notice(
         holder.folder,
         (invite / NOTICE).read_bytes(),
-        holder.settings.policy.coordinator,
+        holder.policy.coordinator,
         datetime.now(UTC),
     )
 
@@ -395,7 +377,7 @@ def take_handed_notice(holder: Holder, invite: Path) -> list[str]:
 def check_pinned(holder: Holder, paper: Invite) -> None:
     """Raise InputError unless the coordinator that is pinned here made the invitation."""
 
-    pinned = holder.settings.policy.coordinator
+    pinned = holder.policy.coordinator
     try:
         check_coordinator(holder.journal, pinned, paper.coordinator, paper.handovers)
     except Refused as error:
@@ -408,7 +390,7 @@ def check_pinned(holder: Holder, paper: Invite) -> None:
 def _check_agreed(holder: Holder, terms: Terms) -> None:
 
     try:
-        check_terms(holder.settings.policy, terms)
+        check_terms(holder.policy, terms)
     except Refused as error:
         means = (
             f" ({terms.mode} rounds: {MODE_SENTENCES[terms.mode]})"
@@ -505,13 +487,13 @@ def releases(folder: HolderFolder, json: Json = False) -> None:
     ]
     rows = [
         [
-            f"{each['number']:04}",
-            each["release"][:12],
-            each["time"][:19],
-            ", ".join(each["domains"]),
-            each["folder"],
+            f"{release['number']:04}",
+            release["release"][:12],
+            release["time"][:19],
+            ", ".join(release["domains"]),
+            release["folder"],
         ]
-        for each in facts
+        for release in facts
     ]
     headings = ["release", "id", "stored at (UTC)", "domains", "folder"]
     show(facts, TextTable(headings, rows), json=json)

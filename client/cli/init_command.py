@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
+from pydantic import ValidationError
 
 from ridgeway.client.cli.holder_commands import (
     HolderFolder,
@@ -16,12 +17,12 @@ from ridgeway.client.cli.holder_commands import (
     papers_of,
 )
 from ridgeway.client.deploy.holder_folder import agreed_policy, create_holder
-from ridgeway.client.round.holder import CARD, CLIENT_TOML, HolderSettings
+from ridgeway.client.round.holder import CARD, CLIENT_TOML, Holder, HolderSettings
 from ridgeway.client.round.spending import shared_file
 from ridgeway.client.sums.corpus_places import is_url, place_name, real_place
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.identity import HandOvers, public_key
-from ridgeway.common.base.schema import MODE_SENTENCES
+from ridgeway.common.base.schema import MODE_SENTENCES, Mode
 from ridgeway.common.base.settings import (
     DEFAULT,
     MAX_LIFETIME_EPSILON,
@@ -33,12 +34,8 @@ from ridgeway.common.cli.options import Fields, Json, SkipBroken, option
 from ridgeway.common.cli.terminal import count, show
 from ridgeway.common.deploy.bundle import installed_sha256
 from ridgeway.common.encoding.encoder_sources import absolute_source
-
-if TYPE_CHECKING:
-    from ridgeway.client.round.holder import Holder, HolderSettings
-    from ridgeway.common.base.schema import Mode
-    from ridgeway.common.protocol.cohort import Terms
-    from ridgeway.common.protocol.invitation import Invite
+from ridgeway.common.protocol.cohort import Terms
+from ridgeway.common.protocol.invitation import Invite
 
 SMALL_WINDOW_TOKENS = 16
 """Below this a holder is warned."""
@@ -109,7 +106,9 @@ def init(
     """
 
     check_domain_name(domain)
-    _check_sources(corpus, scores)
+    for path in (*corpus, scores):
+        if path and not is_url(path) and not path.exists():
+            raise InputError(f"there is no {path}")
     paper = agreed_invitation(invite)
     modes = _accepted_modes(accept_mode, paper.terms)
     _check_key(paper, coordinator_key)
@@ -193,20 +192,11 @@ def _limit(words: str, given: float | None, proposed: float, asks: bool) -> floa
 
 def _settings(**options: Any) -> HolderSettings:
     """The settings that options name; what cannot be used is told by the option's name."""
-    from pydantic import ValidationError
-
     try:
         return HolderSettings(**options)
     except ValidationError as error:
         first = error.errors()[0]
         raise InputError(f"--{first['loc'][0]}: {plain_reason(first['msg'])}") from None
-
-
-def _check_sources(corpus: list[Path], scores: Path | None) -> None:
-
-    for path in (*corpus, *filter(None, (scores,))):
-        if not is_url(path) and not path.exists():
-            raise InputError(f"there is no {path}")
 
 
 def _check_key(paper: Invite, given: str | None) -> None:

@@ -48,12 +48,12 @@ def make(
     that of installed packages.
     """
     check_output(out)
-    found = find_encoder(encoder)
+    loaded = find_encoder(encoder)
     if folders:
-        prior = make_prior(found, _groups(folders, text_field))
+        prior = make_prior(loaded, _groups(folders, text_field))
     else:
         step("reads", "built-in text")
-        prior = built_in_prior(found)
+        prior = built_in_prior(loaded)
     write_prior(prior, out)
     facts = {
         "file": str(out),
@@ -61,7 +61,7 @@ def make(
         "encoder": prior.encoder,
         "width": prior.width,
     }
-    wrote = "wrote", str(out), prior.fingerprint[:12], f"encoder {found.name}"
+    wrote = "wrote", str(out), prior.fingerprint[:12], f"encoder {loaded.name}"
     show(facts, wrote, json=json)
 
 

@@ -13,9 +13,10 @@ from ridgeway.client.cli.holder_commands import (
     take_handed_notice,
 )
 from ridgeway.client.deploy.notices import (
-    Gate,
     announced_roster,
     fetched_roster,
+    gate_of,
+    other_members,
     roster_news,
     shown_roster,
     take_notice,
@@ -53,11 +54,11 @@ def members(
     roster = _announced(holder, invite)
     change = roster_news(holder, roster)
     code = roster_code(roster.members)
-    places = [*roster.members, *change.removed]
+    shown = [*roster.members, *change.removed]
     facts = {
-        "members": [each.model_dump(mode="json") for each in roster.members],
-        "added": [each.name for each in change.added],
-        "removed": [each.name for each in change.removed],
+        "members": [member.model_dump(mode="json") for member in roster.members],
+        "added": [member.name for member in change.added],
+        "removed": [member.name for member in change.removed],
         "code": code,
         "confirmed": not change,
     }
@@ -69,7 +70,7 @@ def members(
     show(
         facts,
         ("members", number, "all confirmed" if not change else "not confirmed"),
-        TextTable(["holder", "domain", "key", ""], _rows(holder, places, change)),
+        TextTable(["holder", "domain", "key", ""], _rows(holder, shown, change)),
         ("code", code),
         ("next", compare) if change else None,
         json=json,
@@ -104,15 +105,15 @@ def confirm(
         )
     change = roster_news(holder, roster)
     known = holder.take_handovers(roster.handovers, of=_keys(roster.members))
-    others = _others(holder, roster)
+    others = other_members(holder, roster, holder.handovers.owner)
     check_members(known, _keys(others), _keys(others))
     write_roster(folder, others)
     holder.journal.append(("roster", {"code": shown, "members": _keys(others)}))
     facts = {
         "code": shown,
-        "members": [each.name for each in others],
-        "added": [each.name for each in change.added],
-        "removed": [each.name for each in change.removed],
+        "members": [member.name for member in others],
+        "added": [member.name for member in change.added],
+        "removed": [member.name for member in change.removed],
     }
     show(facts, ("confirmed", count(len(others), "other holder"), shown), json=json)
 
@@ -125,12 +126,12 @@ def _announced(holder: Holder, invite: Path | None) -> Roster:
         path = invite / ANNOUNCED_ROSTER
         roster = announced_roster(folder, path.read_bytes)
     else:
-        gate = Gate(folder, holder.settings.address, holder.settings.proxy)
+        gate = gate_of(holder)
         content = gate.fetch(NOTICE_PATH, MAX_NOTICE_BYTES)
-        key = holder.settings.policy.coordinator
+        key = holder.policy.coordinator
         take_notice(folder, content, key, datetime.now(UTC))
         roster = announced_roster(folder, lambda: fetched_roster(gate))
-    if holder.identity.public not in _keys(roster.members):
+    if holder.key not in _keys(roster.members):
         raise InputError(
             "the coordinator's list of members has not got this holder's key; its"
             " operator admits it with `ridgeway coordinator admit`"
@@ -138,22 +139,17 @@ def _announced(holder: Holder, invite: Path | None) -> Roster:
     return roster
 
 
-def _others(holder: Holder, roster: Roster) -> list[RosterMember]:
-    own = holder.handovers.owner(holder.identity.public)
-    owner = holder.handovers.owner
-    return [each for each in roster.members if owner(each.key) != own]
-
-
-def _keys(places: Sequence[RosterMember]) -> list[str]:
-    return [each.key for each in places]
+def _keys(members: Sequence[RosterMember]) -> list[str]:
+    return [member.key for member in members]
 
 
 def _rows(
-    holder: Holder, places: Sequence[RosterMember], change: RosterChange
+    holder: Holder, members: Sequence[RosterMember], change: RosterChange
 ) -> list[list[str]]:
-    own = holder.identity.public
+    own = holder.key
     return [
-        [each.name, each.domain, each.key, _state(each, own, change)] for each in places
+        [member.name, member.domain, member.key, _state(member, own, change)]
+        for member in members
     ]
 
 

@@ -9,7 +9,6 @@ from typing import Any
 from ridgeway.client.cli.holder_commands import (
     SHOWN_DIGITS,
     HolderFolder,
-    epsilon_words,
     open_holder,
 )
 from ridgeway.client.deploy.holder_folder import has_left
@@ -17,6 +16,7 @@ from ridgeway.client.deploy.notices import tell_unapproved, unapproved
 from ridgeway.client.round.holder import Holder
 from ridgeway.client.round.known_keys import FORKED_KEY, HANDED_OVER
 from ridgeway.client.round.roster import load_roster
+from ridgeway.client.round.spending import epsilon_words
 from ridgeway.common.base.errors import FormatError
 from ridgeway.common.cli.options import Json
 from ridgeway.common.cli.terminal import count, show
@@ -34,8 +34,8 @@ def status(folder: HolderFolder, json: Json = False) -> None:
     epoch = _epoch(holder)
     handovers = _handovers(holder)
     notices = _notices(holder)
-    modes = holder.settings.policy.modes
-    key = holder.identity.public
+    modes = holder.policy.modes
+    key = holder.key
     facts = {
         "domain": holder.domain,
         "key": key,
@@ -44,7 +44,7 @@ def status(folder: HolderFolder, json: Json = False) -> None:
         "handovers": handovers,
         "modes": modes,
         "bundles": approved,
-        "unapproved": [each.sha256 for each in unapproved(folder, approved)],
+        "unapproved": [bundle.sha256 for bundle in unapproved(folder, approved)],
         "privacy": holder.account.to_json(),
         "epoch": epoch,
         "notices": notices,
@@ -60,7 +60,7 @@ def status(folder: HolderFolder, json: Json = False) -> None:
         ("release", f"{holder.newest:04}" if holder.newest else "none so far"),
         _epoch_line(epoch),
         spent_line(holder),
-        *(("notice", each["sentence"]) for each in notices),
+        *(("notice", notice["sentence"]) for notice in notices),
         *(("waiting", words) for words in tell_unapproved(folder, approved)),
         ("sent", count(len(sent), "message"), f"see: ridgeway client export {folder}"),
         json=json,
@@ -75,7 +75,7 @@ def _epoch(holder: Holder) -> dict[str, Any] | None:
         return {"problem": str(error)}
     if current is None:
         return None
-    used = any(each.epoch == current.name for each in holder.account.expenses())
+    used = any(expense.epoch == current.name for expense in holder.account.expenses())
     return {"name": current.name, "documents": current.documents, "used": used}
 
 
@@ -91,35 +91,31 @@ def _epoch_line(epoch: dict[str, Any] | None) -> Line:
 
 def spent_line(holder: Holder) -> Line:
     account = holder.account
-    spent = account.epsilon()
-    allowed = account.max_epsilon
-    exact = [each for each in account.expenses() if each.rho == float("inf")]
-    if exact:
-        left = f"{count(len(exact), 'exact output')} left"
-        return (
-            "spent",
-            "ε ∞",
-            f"{left}: no ε bounds what they reveal",
-        )
-    rest = epsilon_words(max(0.0, allowed - spent))
-    share = f"ε {spent:.3g} of {epsilon_words(allowed)}"
-    return "spent", share, f"{rest} left", f"δ {account.delta:g}"
+    if exact := account.exact():
+        outputs = count(len(exact), "exact output")
+        return "spent", "ε ∞", f"{outputs} left: no ε bounds what they reveal"
+    share = f"ε {account.epsilon():.3g} of {epsilon_words(account.max_epsilon)}"
+    left = f"{epsilon_words(account.left())} left"
+    return "spent", share, left, f"δ {account.delta:g}"
 
 
 def _notices(holder: Holder) -> list[dict[str, Any]]:
     """Pairs of opened totals that few members joined or left between, each with a sentence."""
     names = {place.key: place.name for place in load_roster(holder.folder)} | {
-        holder.identity.public: "you"
+        holder.key: "you"
     }
     known = holder.handovers
     by_owner = {known.owner(key): name for key, name in names.items()}
-    found = []
-    for each in holder.totals.notices():
-        called = [by_owner.get(key, f"{key[:12]}…") for key in each["members"]]
-        found.append(
-            {**each, "sentence": notice_sentence(each["before"], each["after"], called)}
+    notices = []
+    for notice in holder.totals.notices():
+        called = [by_owner.get(key, f"{key[:12]}…") for key in notice["members"]]
+        notices.append(
+            {
+                **notice,
+                "sentence": notice_sentence(notice["before"], notice["after"], called),
+            }
         )
-    return found
+    return notices
 
 
 def notice_sentence(before: str, after: str, members: list[str]) -> str:
@@ -136,20 +132,20 @@ def notice_sentence(before: str, after: str, members: list[str]) -> str:
     )
 
 
-def _handover_line(each: dict[str, Any]) -> Line:
-    words = f"{each['before'][:12]}… handed over to {each['after'][:12]}…"
-    if each["fork"]:
+def _handover_line(handover: dict[str, Any]) -> Line:
+    words = f"{handover['before'][:12]}… handed over to {handover['after'][:12]}…"
+    if handover["fork"]:
         forked = "a second time, so it is ignored; ask its owner"
-        return "warning", each["whose"], words, forked
-    return "key", each["whose"], words, each["time"][:10]
+        return "warning", handover["whose"], words, forked
+    return "key", handover["whose"], words, handover["time"][:10]
 
 
 def _handovers(holder: Holder) -> list[dict[str, Any]]:
     """The keys that took over from others, whose they are, and when this holder met that."""
     known = holder.handovers
     whose = {known.owner(place.key): place.name for place in load_roster(holder.folder)}
-    whose |= {known.owner(holder.identity.public): "(you)"}
-    whose |= {known.owner(holder.settings.policy.coordinator): "the coordinator"}
+    whose |= {known.owner(holder.key): "(you)"}
+    whose |= {known.owner(holder.policy.coordinator): "the coordinator"}
     return [
         {
             "time": entry.time,

@@ -89,11 +89,11 @@ def _reached(address: str) -> None:
     """Somebody listens at an address of the form [ray://]HOST:PORT; Ray itself would try for
     minutes, and say so.
     """
-    place = urlsplit(address if "//" in address else f"//{address}")
+    parts = urlsplit(address if "//" in address else f"//{address}")
     try:
-        if place.hostname and place.port:
+        if parts.hostname and parts.port:
             socket.create_connection(
-                (place.hostname, place.port), timeout=REACH_S
+                (parts.hostname, parts.port), timeout=REACH_S
             ).close()
     except (OSError, ValueError) as error:
         raise _no_answer(address, error) from error
@@ -160,8 +160,8 @@ def _machines(ray: Any) -> list[Mapping[str, float]]:
 def _fits(worker: Worker, machines: Sequence[Mapping[str, float]]) -> bool:
     """Whether a machine of the cluster has the cores and the GPU that a worker takes."""
     return any(
-        each.get("CPU", 0) >= worker.threads and each.get("GPU", 0) >= worker.gpu
-        for each in machines
+        machine.get("CPU", 0) >= worker.threads and machine.get("GPU", 0) >= worker.gpu
+        for machine in machines
     )
 
 
@@ -175,20 +175,20 @@ def workers(
     """As many workers as the machines of a cluster have room for: one a GPU, and on machines
     without one, by cores.
     """
-    found: list[Worker] = []
+    idle: list[Worker] = []
     for node in nodes:
         cores = int(node.get("CPU", 0))
-        own = int(node.get("GPU", 0)) if gpus else 0
-        if own:
-            found += [Worker(max(1, cores // own), gpu=True)] * own
+        gpus_here = int(node.get("GPU", 0)) if gpus else 0
+        if gpus_here:
+            idle += [Worker(max(1, cores // gpus_here), gpu=True)] * gpus_here
         else:
-            each = min(threads or MAX_THREADS_PER_WORKER, max(1, cores))
-            found += [Worker(each, gpu=False)] * (cores // each)
-    if not found:
+            per_worker = min(threads or MAX_THREADS_PER_WORKER, max(1, cores))
+            idle += [Worker(per_worker, gpu=False)] * (cores // per_worker)
+    if not idle:
         raise DeviceError(
             "the Ray cluster has no free core; add machines with `ray start`"
         )
-    return found
+    return idle
 
 
 def tasks(todo: Sequence[Unread], workers: Collection[Worker]) -> list[list[Unread]]:
@@ -287,7 +287,7 @@ def _summed(
                 f"({encoder.fingerprint[:12]}, not {fingerprint[:12]}), with Ridgeway "
                 f"{ridgeway.__version__}; install the same on all"
             )
-        changed = first_changed(each.stamp for each in todo)
+        changed = first_changed(piece.stamp for piece in todo)
         if changed:
             raise CorpusError(
                 f"{changed.name} differs between machines of the cluster, or has "

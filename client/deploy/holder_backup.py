@@ -57,12 +57,12 @@ def back_up_holder(holder: Holder, target: Path) -> BackupManifest:
     def fill(draft: Path) -> int:
         copy_journal(holder.folder / JOURNAL, draft / JOURNAL)
         copy_files(holder.folder, _names(holder.folder), draft)
-        lines = (json.dumps(each) for each in holder.account.outputs())
+        lines = (json.dumps(output) for output in holder.account.outputs())
         write_whole(draft / SPENDING, "\n".join(lines).encode(), private=True)
         with Holder(draft).journal as journal:
             return journal.verify()
 
-    return write_backup(target, fill, holder.coordinator, holder.identity.public)
+    return write_backup(target, fill, holder.coordinator, holder.key)
 
 
 def _names(folder: Path) -> Iterator[str]:
@@ -101,16 +101,16 @@ def charge_restored(holder: Holder, epochs_since: int) -> list[Expense]:
     most_epsilon = settings.policy.max_round_epsilon
     with holder.sessions.exclusive_lock(), account.exclusive():
         known = account.forgotten()
-        holder.journal.append(*((SPENT, each.facts()) for each in known))
+        holder.journal.append(*((SPENT, expense.facts()) for expense in known))
         names = [secrets.token_hex(32) for _ in range(epochs_since)]
         if opened := holder.epochs.current_name():
             names.append(opened)
-        paid = {each.id for each in account.noted()}
+        paid = {expense.id for expense in account.noted()}
         charged = [
-            each
+            expense
             for name in names
-            for each in account.most(name, modes, most_epsilon, settings.holdout)
-            if each.id not in paid
+            for expense in account.most(name, modes, most_epsilon, settings.holdout)
+            if expense.id not in paid
         ]
         facts = {"epochs": epochs_since, "known": len(known)}
         account.pay(*charged)

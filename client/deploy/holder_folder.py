@@ -54,7 +54,7 @@ OPTIONAL = {
 }
 """Settings that are left out where they are not made, and an example of each."""
 SHOWN_BUNDLE = "shown_bundle"
-"""The kind of a journal's entry about code that the owner was shown."""
+"""The kind of a journal's entry about a bundle that the owner was shown and has not approved."""
 LIST_OF_BUNDLES = re.compile(r"^bundles\s*=\s*\[[^\]]*\]", re.MULTILINE)
 _TEMPLATE = """\
 # A Ridgeway domain holder. Nothing in this folder leaves this machine but holder.pub, when you
@@ -186,7 +186,7 @@ def renew_node_key(folder: Path) -> str:
 
 
 def _write_card(holder: Holder) -> None:
-    key = holder.identity.public
+    key = holder.key
     links = holder.handovers.leading_to(key)
     line = public_line(holder.folder / "node.key")
     write_signed_json(
@@ -205,7 +205,7 @@ def leaving(holder: Holder) -> bytes:
     return signed_json(
         Leaving(
             coordinator=holder.coordinator,
-            key=holder.identity.public,
+            key=holder.key,
             node=public_line(holder.folder / "node.key"),
         ),
         holder.identity,
@@ -214,7 +214,7 @@ def leaving(holder: Holder) -> bytes:
 
 def has_left(journal: Journal) -> bool:
     """Whether the holder has left; another key for its SuperNode lets it be admitted again."""
-    return [each.kind for each in journal.entries(LEFT, RENEWED_NODE_KEY)][-1:] == [
+    return [entry.kind for entry in journal.entries(LEFT, RENEWED_NODE_KEY)][-1:] == [
         LEFT
     ]
 
@@ -260,17 +260,6 @@ def approve_bundle(folder: Path, digest: str) -> None:
     finally:
         draft.unlink(missing_ok=True)
     Journal(folder / "journal.db").append(("approved", {"bundle": digest}))
-
-
-def note_shown(journal: Journal, digest: str) -> None:
-    """Write down that the holder's owner was shown a bundle that is not approved."""
-    journal.append((SHOWN_BUNDLE, {"bundle": digest}))
-
-
-def last_shown(journal: Journal) -> str | None:
-    """The bundle that the owner was shown last, if any."""
-    shown = journal.entries(SHOWN_BUNDLE)
-    return str(shown[-1].facts["bundle"]) if shown else None
 
 
 def settings_text(settings: HolderSettings) -> str:

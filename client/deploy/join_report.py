@@ -40,19 +40,15 @@ class JoinReport:
         self._stamp: list[str | int] | None = None
         self._again = 0.0
         self._trouble = ""
-        self._has_left = False
+        self.has_left = False
+        """Whether the holder has left its federation since, as far as `tick` has seen."""
         self._failed = system_clock().isoformat(timespec="microseconds")
         entries = holder.journal.entries()
         self._told = entries[-1].number if entries else 0
         self._judged = max(
-            (each.facts["noted"] for each in entries if each.kind == REFUSED_BUNDLE),
+            (entry.facts["noted"] for entry in entries if entry.kind == REFUSED_BUNDLE),
             default="",
         )
-
-    @property
-    def has_left(self) -> bool:
-        """Whether the holder has left its federation since, as far as `tick` has seen."""
-        return self._has_left
 
     def tick(self) -> None:
         """Called a few times a second; looks once in a while."""
@@ -74,7 +70,7 @@ class JoinReport:
     def _tell_of(self, entry: JournalEntry) -> None:
         facts = entry.facts
         if entry.kind == LEFT:
-            self._has_left = True
+            self.has_left = True
         if entry.kind == "received":
             self._tell("stored", f"release {facts['number']:04}", facts["release"][:12])
         if entry.kind == HANDED_OVER:
@@ -99,15 +95,15 @@ class JoinReport:
                 what = f"{kind} {facts.get('lot', '')}".rstrip()
                 self._tell("answered", what, *where, f"{facts['bytes']:,} bytes")
 
-    def _why(self, told: str) -> str:
+    def _why(self, reason: str) -> str:
         """Why a request was refused: what the coordinator was told, or the whole reason where that
         is kept from it.
         """
         path = self._holder.folder / "logs" / "holder.log"
-        if "its own log" not in told or not path.exists():
-            return told
+        if "its own log" not in reason or not path.exists():
+            return reason
         end = path.read_bytes()[-REASON_BYTES:].decode(errors="replace")
-        return str([told, *OWN_LOG.findall(end)][-1])
+        return str([reason, *OWN_LOG.findall(end)][-1])
 
     def _look_at_bundles(self) -> None:
         """Note bundles that were refused since the last one that was noted, and tell whatever else

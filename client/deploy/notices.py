@@ -13,12 +13,13 @@ from __future__ import annotations
 import queue
 import ssl
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import takewhile
 from pathlib import Path
+from typing import Any
 
 import httpx
 from cryptography import x509
@@ -54,6 +55,7 @@ from ridgeway.common.deploy.notice import (
 )
 from ridgeway.common.protocol.invitation import (
     AUTHORITY,
+    Place,
     Roster,
     check_signed_json,
     read_signed_json,
@@ -110,6 +112,10 @@ class Gate:
             ) from None
 
 
+def gate_of(holder: Holder) -> Gate:
+    return Gate(holder.folder, holder.settings.address, holder.settings.proxy)
+
+
 def kept_notice(folder: Path) -> Notice | None:
     path = folder / NOTICE
     return read_signed_json(path, Notice) if path.exists() else None
@@ -157,12 +163,12 @@ def unapproved(folder: Path, approved: Collection[str]) -> list[AnnouncedBundle]
 def tell_unapproved(folder: Path, approved: Collection[str]) -> list[str]:
     """A sentence for each of them, with what the operator says of it."""
     return [
-        f"the coordinator announces the bundle {each.sha256}, which is not approved"
+        f"the coordinator announces the bundle {bundle.sha256}, which is not approved"
         " here"
-        + (f" ({'; '.join(each.changes)})" if each.changes else "")
+        + (f" ({'; '.join(bundle.changes)})" if bundle.changes else "")
         + f"; to see what it changes: ridgeway client bundle {folder}; to approve it:"
         f" ridgeway client approve {folder}"
-        for each in unapproved(folder, approved)
+        for bundle in unapproved(folder, approved)
     ]
 
 
@@ -171,9 +177,9 @@ def announced_bundle(gate: Gate, digest: str) -> bytes:
     fetched now.
     """
     path = gate.folder / "bundles" / f"{digest}.fab"
-    own = installed_bundle()
-    if bundle_sha256(own) == digest:
-        return own
+    installed = installed_bundle()
+    if bundle_sha256(installed) == digest:
+        return installed
     if path.exists() and bundle_sha256(path.read_bytes()) == digest:
         return path.read_bytes()
     content = gate.fetch(f"{BUNDLE_PATH}{digest}", MAX_BUNDLE_BYTES)
@@ -184,11 +190,19 @@ def announced_bundle(gate: Gate, digest: str) -> bytes:
         )
     write_whole(path, content, private=True)
     notice = kept_notice(gate.folder)
-    announced = {each.sha256 for each in notice.bundles} if notice else {digest}
+    announced = {bundle.sha256 for bundle in notice.bundles} if notice else {digest}
     for other in path.parent.glob("*.fab"):
         if other.stem not in announced:
             other.unlink()
     return content
+
+
+def listed_files(files: Mapping[str, bytes]) -> list[dict[str, Any]]:
+    """The files of a bundle, for its owner to compare."""
+    return [
+        {"name": name, "lines": content.count(b"\n"), "sha256": sha256(content)}
+        for name, content in files.items()
+    ]
 
 
 def announced_roster(folder: Path, fetch: Callable[[], bytes]) -> Roster:
@@ -200,39 +214,44 @@ def announced_roster(folder: Path, fetch: Callable[[], bytes]) -> Roster:
             " holders with this version of Ridgeway"
         )
     path = folder / ANNOUNCED_ROSTER
-    content = path.read_bytes() if path.exists() else b""
+    if path.exists() and sha256(path.read_bytes()) == notice.roster:
+        return _read_roster(path.read_bytes())
+    content = fetch()
     if sha256(content) != notice.roster:
-        content = fetch()
-        if sha256(content) != notice.roster:
-            raise FormatError(
-                "the list of members is not the one that the coordinator's notice"
-                " names; try again, for it may have changed just now"
-            )
-        roster = _read_roster(content)
-        write_whole(path, content)
-        return roster
-    return _read_roster(content)
+        raise FormatError(
+            "the list of members is not the one that the coordinator's notice"
+            " names; try again, for it may have changed just now"
+        )
+    roster = _read_roster(content)
+    write_whole(path, content)
+    return roster
 
 
 def roster_news(holder: Holder, roster: Roster) -> RosterChange:
     """Who is on a list and was not confirmed by this holder, and who was and is not on it."""
-    known = holder.handovers.merged_with(roster.handovers)
-    own = known.owner(holder.identity.public)
-    others = [each for each in roster.members if known.owner(each.key) != own]
-    return roster_change(load_roster(holder.folder), others, known.owner)
+    owner = holder.handovers.merged_with(roster.handovers).owner
+    others = other_members(holder, roster, owner)
+    return roster_change(load_roster(holder.folder), others, owner)
+
+
+def other_members(
+    holder: Holder, roster: Roster, owner: Callable[[str], str]
+) -> list[Place]:
+    own = owner(holder.key)
+    return [member for member in roster.members if owner(member.key) != own]
 
 
 def tell_unconfirmed(holder: Holder, gate: Gate) -> list[str]:
     """A sentence if the coordinator names other members than were confirmed, and rounds that this
     holder takes part in need them; nothing to a holder that is not on the list yet.
     """
-    policy = holder.settings.policy
+    policy = holder.policy
     folder = holder.folder
     if "masked" not in policy.modes and policy.privacy != "full":
         return []
     with suppress(NodeError, InputError):
         roster = announced_roster(folder, lambda: fetched_roster(gate))
-        is_member = holder.identity.public in {each.key for each in roster.members}
+        is_member = holder.key in {member.key for member in roster.members}
         change = roster_news(holder, roster)
         if change and is_member:
             return [
@@ -267,12 +286,12 @@ def _take_authority(folder: Path, notice: Notice, now: datetime) -> list[str]:
     """Put the authority in place that the notice names, unless it is there or could vouch for
     nothing.
     """
-    told = notice.authority.encode()
+    authority = notice.authority.encode()
     path = folder / AUTHORITY
-    if path.exists() and path.read_bytes() == told:
+    if path.exists() and path.read_bytes() == authority:
         return []
     try:
-        end = x509.load_pem_x509_certificate(told).not_valid_after_utc
+        end = x509.load_pem_x509_certificate(authority).not_valid_after_utc
     except ValueError:
         raise FormatError(
             "the notice names an authority that is not a certificate; tell the operator"
@@ -283,9 +302,9 @@ def _take_authority(folder: Path, notice: Notice, now: datetime) -> list[str]:
             " operator"
         )
     Journal(folder / "journal.db").append(
-        ("authority", {"sha256": sha256(told), "ends": end.isoformat()})
+        ("authority", {"sha256": sha256(authority), "ends": end.isoformat()})
     )
-    write_whole(path, told)
+    write_whole(path, authority)
     return [
         f"the coordinator has renewed its authority, to {end:%Y-%m-%d}; its pinned key"
         " has signed this"

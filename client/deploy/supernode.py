@@ -177,14 +177,14 @@ class LogTail:
         return time.monotonic() - self._held_since < HELD_CONNECTION_S
 
     def _tell(self, line: str) -> None:
-        found = re.search(r"SuperNode ID: (\d+)", line)
-        if found:
+        match = re.search(r"SuperNode ID: (\d+)", line)
+        if match:
             self._away = False
             self._held_since = None
             self.has_connected = True
-            self.node_id = found[1]
+            self.node_id = match[1]
             write_whole(self._connected, self._address.encode())
-            self._log(f"connected to {self._address} as node {found[1]}")
+            self._log(f"connected to {self._address} as node {match[1]}")
         elif "Connection attempt failed" in line and not self._away:
             self._away = True
             self._log(f"{self._address} does not answer; trying again until it does")
@@ -257,13 +257,16 @@ def _children(settings: NodeSettings) -> tuple[Child, Child]:
     secret = folder / "secret"
     write_whole(secret, secrets.token_bytes(32), private=True)
     write_whole(folder / "node.toml", toml(settings.config).encode(), private=True)
-    own = {WAKEUP_PIPE: str(pipe), AUTHORITY_FILE: str(folder / "ca.crt")}
+    node_environment = {WAKEUP_PIPE: str(pipe), AUTHORITY_FILE: str(folder / "ca.crt")}
     if settings.proxy:
-        own |= {"HTTPS_PROXY": settings.proxy, "https_proxy": settings.proxy}
+        node_environment |= {
+            "HTTPS_PROXY": settings.proxy,
+            "https_proxy": settings.proxy,
+        }
     node = Child(
         "supernode",
         _supernode(folder, settings.superlink, port),
-        environment | own,
+        environment | node_environment,
         folder / "logs/supernode.log",
     )
     executor = Child(

@@ -6,16 +6,17 @@ Reads the folder's records, which hold no text of the corpus, and writes nothing
 
 from __future__ import annotations
 
-import hashlib
-import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from ridgeway.client.deploy.notices import listed_files
 from ridgeway.client.evidence import HolderRecord, SentItem
 from ridgeway.client.round.holder import CLIENT_TOML
+from ridgeway.client.round.spending import finite
 from ridgeway.common.base.files import stamp_if_there, without_folder
 from ridgeway.common.base.schema import MODE_SENTENCES
 from ridgeway.common.deploy.bundle import installed_sha256, source_files
@@ -81,13 +82,11 @@ class HolderView:
         return {
             "domain": record.settings.domain,
             "key": record.key,
-            "coordinator": record.handovers.newest(record.settings.policy.coordinator),
+            "coordinator": record.handovers.newest(record.policy.coordinator),
             "address": record.settings.address,
             "release": received[-1].facts["number"] if received else None,
             "mode": terms.mode if terms else None,
-            "modes": {
-                mode: MODE_SENTENCES[mode] for mode in record.settings.policy.modes
-            },
+            "modes": {mode: MODE_SENTENCES[mode] for mode in record.policy.modes},
             "epoch": _epoch(record),
             "notices": len(record.totals.notices()),
             **_sent(record, items),
@@ -116,7 +115,7 @@ def _sent(record: HolderRecord, items: Iterable[SentItem]) -> dict[str, Any]:
     cohorts: dict[tuple[str, ...], int] = {}
     rows = []
     for item in items:
-        row = item.to_json()
+        row = asdict(item)
         row["members"] = len(item.members)
         row["cohort"] = None
         if item.members:
@@ -158,7 +157,6 @@ def budget(record: HolderRecord, items: list[SentItem]) -> dict[str, Any]:
     """
     masked = [item for item in items if item.kind == "sealed_sums"]
     opened = [item for item in masked if item.opened in ("yes", "perhaps")]
-    limit = record.settings.policy.max_round_epsilon
     account = record.account.to_json()
     outputs = account["outputs"]
     return {
@@ -170,8 +168,8 @@ def budget(record: HolderRecord, items: list[SentItem]) -> dict[str, Any]:
         "unopened": sum(item.opened == "no" for item in masked),
         "clear": sum(item.opened == "clear" for item in items),
         "noisy": sum(item.opened == "noisy" for item in items),
-        "round_limit": None if limit == math.inf else limit,
-        "min_cohort": record.settings.policy.min_cohort,
+        "round_limit": finite(record.policy.max_round_epsilon),
+        "min_cohort": record.policy.min_cohort,
     }
 
 
@@ -187,7 +185,7 @@ def _after_next(record: HolderRecord) -> dict[str, Any] | None:
     cost = account.epsilon(due)
     return {
         "cost": privacy.epsilon,
-        "afterwards": None if cost == math.inf else cost,
+        "afterwards": finite(cost),
         "allowed": cost <= account.max_epsilon,
     }
 
@@ -216,16 +214,9 @@ def _bundle(record: HolderRecord) -> dict[str, Any]:
 
 @cache
 def _installed() -> dict[str, Any]:
-    files = [
-        {
-            "name": name,
-            "lines": content.count(b"\n"),
-            "sha256": hashlib.sha256(content).hexdigest(),
-        }
-        for name, content in source_files().items()
-    ]
+    files = listed_files(source_files())
     return {
         "sha256": installed_sha256(),
         "files": files,
-        "lines": sum(each["lines"] for each in files),
+        "lines": sum(file["lines"] for file in files),
     }

@@ -65,7 +65,7 @@ def answer(holder: Holder, packet: Packet) -> Packet:
         request = open_packet(packet)
         check_coordinator(
             holder.journal,
-            holder.settings.policy.coordinator,
+            holder.policy.coordinator,
             request.sender,
             request.handovers,
         )
@@ -145,20 +145,19 @@ def _hello(holder: Holder, request: Opened[messages.Hello]) -> Answer:
 
 
 def _held(holder: Holder) -> messages.HeldRelease | None:
-    received = holder.received
-    if not received:
+    number = holder.newest
+    if not number:
         return None
-    newest = max(received)
-    return messages.HeldRelease(number=newest, release=received[newest])
+    return messages.HeldRelease(number=number, release=holder.received[number])
 
 
 def _announce(holder: Holder, request: Opened[messages.Announce]) -> Answer:
     terms = request.message.terms
-    check_terms(holder.settings.policy, terms)
+    check_terms(holder.policy, terms)
     holder.take_handovers(request.message.handovers)
     holder.check_record(request.message.heard)
     if terms.uses_masks:
-        check_roster(holder.settings.policy, holder.pinned_keys)
+        check_roster(holder.policy, holder.pinned_keys)
     holder.encoder(terms)
     epoch = holder.epoch(terms)
     holder.check_affordable(terms)
@@ -183,13 +182,13 @@ def _collect(holder: Holder, request: Opened[messages.Collect]) -> Answer:
     """
     cohort = request.message.cohort
     terms = cohort.terms
-    check_cohort(holder.settings.policy, cohort, holder.identity.public, holder.domain)
+    check_cohort(holder.policy, cohort, holder.key, holder.domain)
     if terms.uses_masks:
         raise Refused(
             "not_masked", "under these terms this holder sends sums only under masks"
         )
     check_members(
-        holder.handovers, holder.pinned_keys, [each.key for each in cohort.members]
+        holder.handovers, holder.pinned_keys, [member.key for member in cohort.members]
     )
     epoch = holder.epoch(terms)
     holder.note_cohort(request.round, cohort)
@@ -207,7 +206,7 @@ def _collect(holder: Holder, request: Opened[messages.Collect]) -> Answer:
 
 def _evaluate(holder: Holder, request: Opened[messages.Evaluate]) -> Answer:
     message = request.message
-    check_terms(holder.settings.policy, message.terms)
+    check_terms(holder.policy, message.terms)
     if holder.domain not in message.domains:
         raise Refused(
             "wrong_domain",
@@ -249,7 +248,7 @@ def _exact_counts(
         return masked_answers.seal_counts(
             holder, request, rows, paired(reliability), question
         )
-    epochs = {holder.handovers.owner(holder.identity.public): epoch.name}
+    epochs = {holder.handovers.owner(holder.key): epoch.name}
     total = SignedTotal(
         "counts", message.terms.id, epoch.name, epochs, question=question
     )

@@ -163,11 +163,6 @@ class EpochStore:
     def statistics(self, epoch: Epoch) -> Prepared:
         return load_prepared(self._path(epoch, STATISTICS), summed_here=True)
 
-    def statistics_file(self, epoch: Epoch) -> Path | None:
-        """The file with the exact sums; None where documents are bounded."""
-        path = self._path(epoch, STATISTICS)
-        return path if path.exists() else None
-
     def document_sums(self, epoch: Epoch) -> DocumentSums:
         arrays = self._arrays(epoch, _DOCUMENTS)
         mode: PrivacyMode = "full" if arrays["products"].size else "columns"

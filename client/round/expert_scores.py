@@ -47,11 +47,11 @@ def told_scores(
     """The sums of these experts' scores in fixed point, then the numbers of scores: 0 for those
     with too few.
     """
-    told = np.zeros((2, len(experts)), dtype=np.int64)
+    sums = np.zeros((2, len(experts)), dtype=np.int64)
     for column, name in enumerate(experts):
         if table and name in table.experts:
-            place = table.experts.index(name)
-            count = table.counts[0, place]
+            column_here = table.experts.index(name)
+            count = table.counts[0, column_here]
             if count >= MIN_SCORES:
-                told[:, column] = table.sums[0, place], count
-    return told.ravel()
+                sums[:, column] = table.sums[0, column_here], count
+    return sums.ravel()

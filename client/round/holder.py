@@ -114,6 +114,14 @@ class Holder:
     def domain(self) -> str:
         return self.settings.domain
 
+    @property
+    def policy(self) -> Policy:
+        return self.settings.policy
+
+    @property
+    def key(self) -> str:
+        return self.identity.public
+
     @cached_property
     def log(self) -> logging.Logger:
         """The holder's own log, which stays here: it may name paths and carry tracebacks."""
@@ -150,8 +158,8 @@ class Holder:
         if not new:
             return known
         concerned = {
-            self.settings.policy.coordinator,
-            self.identity.public,
+            self.policy.coordinator,
+            self.key,
             *self.pinned_keys,
             *of,
         }
@@ -162,7 +170,7 @@ class Holder:
     @property
     def coordinator(self) -> str:
         """The key that the coordinator has now; the pinned one has led to it."""
-        return self.handovers.newest(self.settings.policy.coordinator)
+        return self.handovers.newest(self.policy.coordinator)
 
     # Sessions under masks
 
@@ -176,19 +184,11 @@ class Holder:
         now.
         """
         known = self.handovers
-        return frozenset(known.newest(key) for key in self._pinned) | {
-            self.identity.public
-        }
+        return frozenset(known.newest(key) for key in self._pinned) | {self.key}
 
     @cached_property
     def _pinned(self) -> tuple[str, ...]:
         return tuple(place.key for place in load_roster(self.folder))
-
-    def has_been_in(self, round_: str) -> bool:
-        """Whether there was a masked session of this name before."""
-        return any(
-            entry.facts["round"] == round_ for entry in self.journal.entries("session")
-        )
 
     @property
     def totals(self) -> SignedTotals:
@@ -234,7 +234,7 @@ class Holder:
     def exact_sums(self, epoch: Epoch, cohort: Cohort) -> Statistics:
         """One domain's exact sums, weighted to this holder's share."""
         statistics = self.epochs.statistics(epoch).statistics
-        share = cohort.shares[self.identity.public]
+        share = cohort.shares[self.key]
         return statistics.weighted(share) if share else statistics
 
     def noisy(self, epoch: Epoch, privacy: Privacy) -> NoisyOutputs:
@@ -243,18 +243,18 @@ class Holder:
     @property
     def account(self) -> Account:
         """What this corpus has cost its documents, and may cost, as of the epoch opened last."""
-        own = self.handovers.owner(self.identity.public)
+        own = self.handovers.owner(self.key)
         return replace(account_of(self.settings, self.journal), holder=own)
 
     def check_record(self, heard: Iterable[HeardOutputs] = ()) -> None:
         """Raise Refused if this folder is an older copy, as far as the shared file knows, or as the
         coordinator says.
         """
-        keys = self.handovers.keys(self.identity.public)
-        own = [each for each in heard if each.key in keys]
+        keys = self.handovers.keys(self.key)
+        own = [outputs for outputs in heard if outputs.key in keys]
         numbers: dict[Output, int] = {
-            "statistics": max((each.sums for each in own), default=0),
-            "counts": max((each.counts for each in own), default=0),
+            "statistics": max((outputs.sums for outputs in own), default=0),
+            "counts": max((outputs.counts for outputs in own), default=0),
         }
         self.account.check_record(numbers)
 
@@ -296,7 +296,7 @@ class Holder:
         """Sums of scores of these experts, then their numbers; zeros where this holder has or
         shares none.
         """
-        shared = self.settings.policy.share_scores
+        shared = self.policy.share_scores
         return told_scores(self.epochs.scores(epoch) if shared else None, experts)
 
     @property
@@ -321,27 +321,27 @@ class Holder:
     def encoder(self, terms: Terms) -> TableEncoder:
         """The encoder that terms name, which must have the features that they name."""
         try:
-            found = _encoder(terms.encoder, terms.encoder_name, self.settings.encoder)
+            encoder = _encoder(terms.encoder, terms.encoder_name, self.settings.encoder)
         except EncoderError as error:
             self.log.exception("encoder")
             raise Refused(
                 "encoder_missing",
                 f"encoder {terms.encoder[:12]} is not on this holder's machine",
             ) from error
-        if found.fingerprint != terms.encoder:
+        if encoder.fingerprint != terms.encoder:
             raise Refused(
                 "encoder_mismatch",
                 f"the round uses encoder {terms.encoder[:12]}, but this holder has"
-                f" {found.fingerprint[:12]}",
+                f" {encoder.fingerprint[:12]}",
             )
-        width = found.document_width if terms.privacy else found.width
+        width = encoder.document_width if terms.privacy else encoder.width
         if width + 1 != terms.features:
             raise Refused(
                 "encoder_mismatch",
                 f"the terms require {terms.features} features, but encoder"
                 f" {terms.encoder[:12]} has {width + 1}",
             )
-        return found
+        return encoder
 
     # Releases
 
@@ -369,7 +369,7 @@ class Holder:
             return None
         folder = self.release_folder(numbers[0])
         try:
-            loaded = load_release(folder, key=self.settings.policy.coordinator)
+            loaded = load_release(folder, key=self.policy.coordinator)
         except FormatError:
             self.log.exception("release %s", numbers[0])
             return None
@@ -398,10 +398,10 @@ class Holder:
             return
         if bytes(solved["round"]).hex() != round_:
             return
-        own = solved["weights"]
-        near = SAME_WEIGHTS * np.abs(own).max()
-        if own.shape != loaded.weights.shape or not np.allclose(
-            own, loaded.weights, rtol=SAME_WEIGHTS, atol=near
+        solution = solved["weights"]
+        near = SAME_WEIGHTS * np.abs(solution).max()
+        if solution.shape != loaded.weights.shape or not np.allclose(
+            solution, loaded.weights, rtol=SAME_WEIGHTS, atol=near
         ):
             raise Refused(
                 "bad_release",
@@ -418,13 +418,12 @@ class Holder:
         """Verify a release against the pinned key, then put it in place whole; a stored one is
         never replaced.
         """
-        received = self.received
-        if received.get(number) == release:
+        if self.received.get(number) == release:
             return
-        if received and number <= max(received):
+        if number <= self.newest:
             raise Refused(
                 "old_release",
-                f"this holder has release {max(received)}, so it refuses another"
+                f"this holder has release {self.newest}, so it refuses another"
                 f" release {number}",
             )
         given = tuple(map(bytes, files))
@@ -450,7 +449,7 @@ class Holder:
     def _prune(self) -> None:
         """Let old releases go; the journal says first which."""
         numbers = sorted(self.received)[: -self.settings.keep]
-        old = [each for each in numbers if self.release_folder(each).exists()]
+        old = [number for number in numbers if self.release_folder(number).exists()]
         if old:
             self.journal.append(("pruned", {"releases": old}))
         for number in old:

@@ -68,23 +68,24 @@ def advertised(
                     "this round was already announced differently",
                 )
             return state.advert
-        if holder.has_been_in(request.round):
+        sessions = holder.journal.entries("session")
+        if any(session.facts["round"] == request.round for session in sessions):
             raise Refused(
                 "session_reused",
                 "this holder was already in a session of this name",
             )
-        own = new_secrets(len(SUM_NAMES), secrets.token_bytes)
-        shown = advertise(own, holder.identity, terms.id, request.round, epoch, epoch)
+        drawn = new_secrets(len(SUM_NAMES), secrets.token_bytes)
+        shown = advertise(drawn, holder.identity, terms.id, request.round, epoch, epoch)
         holder.journal.append(("session", {"round": request.round}))
         holder.sessions.save(
             SessionState(
                 round=request.round,
                 announced=request.digest,
                 advert=shown,
-                nonce=own.nonce.hex(),
-                cipher=own.cipher.hex(),
-                masks=tuple(each.hex() for each in own.masks),
-                seeds=tuple(each.hex() for each in own.seeds),
+                nonce=drawn.nonce.hex(),
+                cipher=drawn.cipher.hex(),
+                masks=tuple(key.hex() for key in drawn.masks),
+                seeds=tuple(key.hex() for key in drawn.seeds),
             )
         )
         return shown
@@ -94,12 +95,12 @@ def answer_share(holder: Holder, request: Opened[messages.Share]) -> Answer:
     message = request.message
     cohort = message.cohort
     agreement = message.agreement
-    check_cohort(holder.settings.policy, cohort, holder.identity.public, holder.domain)
+    check_cohort(holder.policy, cohort, holder.key, holder.domain)
     with holder.sessions.exclusive_lock():
         state = holder.sessions.of_round(request.round)
         if state.taken("share", request.digest) is None:
             _check_session(holder, state, message)
-            place = member_index(agreement, holder.identity.public)
+            place = member_index(agreement, holder.key)
             dealt = share(agreement, state.secrets, place, secrets.token_bytes)
             holder.note_cohort(request.round, cohort, agreement.id.hex())
             state = state.with_answer(
@@ -138,7 +139,7 @@ def _check_session(
         )
     pinned = holder.pinned_keys
     check_members(holder.handovers, pinned, agreement.keys)
-    check_agreement(agreement, state.advert, pinned, holder.settings.policy.min_cohort)
+    check_agreement(agreement, state.advert, pinned, holder.policy.min_cohort)
 
 
 def answer_hold(holder: Holder, request: Opened[messages.Hold]) -> Answer:
@@ -211,7 +212,7 @@ def _sums(holder: Holder, state: SessionState, cohort: Cohort) -> NDArray[np.int
     """The sums of the epoch that was advertised, weighted and placed as the cohort says, or under
     noise.
     """
-    check_cohort(holder.settings.policy, cohort, holder.identity.public, holder.domain)
+    check_cohort(holder.policy, cohort, holder.key, holder.domain)
     terms = cohort.terms
     epoch = _advertised_epoch(holder, state)
     domains = cohort.domains
@@ -285,12 +286,12 @@ def seal_counts(
     assert message.session is not None
     domains = len(message.domains)
     own = message.domains.index(holder.domain)
-    if sum(each.size for each in rows) * domains + calibration.size > MAX_COUNTS:
+    if sum(row.size for row in rows) * domains + calibration.size > MAX_COUNTS:
         raise Refused(
             "too_large", f"the request asks for more than {MAX_COUNTS:,} counts"
         )
     placed = np.concatenate(
-        [*(_among_zeros(each, own, domains) for each in rows), calibration]
+        [*(_among_zeros(row, own, domains) for row in rows), calibration]
     )
     with holder.sessions.exclusive_lock():
         state = _countable(holder, request, message.session)
@@ -530,7 +531,7 @@ def _agree_to_sum(
     not.
     """
     session = state.session
-    check_members_of_sum(holder.settings.policy, len(sent), len(holder.pinned_keys))
+    check_members_of_sum(holder.policy, len(sent), len(holder.pinned_keys))
     epoch = _advertised_epoch(holder, state)
     total = _total(holder, state, sum_name, sent)
     with holder.account.exclusive():

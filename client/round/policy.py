@@ -22,7 +22,7 @@ from ridgeway.common.base.settings import (
 from ridgeway.common.masking.agreement import SMALLEST_COHORT, threshold_for
 from ridgeway.common.privacy.document_bound import PrivacyMode
 from ridgeway.common.privacy.privacy_settings import Delta
-from ridgeway.common.protocol.cohort import Cohort, Member, Terms
+from ridgeway.common.protocol.cohort import Cohort, Terms
 
 Budget = Annotated[float, Field(gt=0, allow_inf_nan=True)]
 
@@ -63,7 +63,7 @@ def check_terms(policy: Policy, terms: Terms) -> None:
     anyway.
     """
     if terms.encoder not in policy.encoders:
-        known = ", ".join(each[:12] for each in policy.encoders)
+        known = ", ".join(encoder[:12] for encoder in policy.encoders)
         raise Refused(
             "encoder_not_allowed",
             f"the round uses encoder {terms.encoder[:12]}; this holder allows {known}",
@@ -115,8 +115,8 @@ def _check_privacy(policy: Policy, terms: Terms) -> None:
         )
 
 
-def check_cohort(policy: Policy, cohort: Cohort, key: str, domain: str) -> Member:
-    """The holder's own place in a cohort that it agrees to."""
+def check_cohort(policy: Policy, cohort: Cohort, key: str, domain: str) -> None:
+    """Raise Refused unless the holder is in the cohort, and agrees to it."""
     check_terms(policy, cohort.terms)
     member = cohort.member(key)
     if member is None:
@@ -133,7 +133,6 @@ def check_cohort(policy: Policy, cohort: Cohort, key: str, domain: str) -> Membe
             f"this holder allows cohorts of {policy.min_cohort} or more members, not"
             f" {len(cohort.members)}",
         )
-    return member
 
 
 def check_roster(policy: Policy, pinned: Collection[str]) -> None:

@@ -67,8 +67,8 @@ def roster_change(
     """owner: what stands for the owner of a key. A member whose key was handed over has stayed;
     one with another name or domain is another.
     """
-    old = {(owner(each.key), each.name, each.domain): each for each in before}
-    new = {(owner(each.key), each.name, each.domain): each for each in after}
+    old = {(owner(member.key), member.name, member.domain): member for member in before}
+    new = {(owner(member.key), member.name, member.domain): member for member in after}
     return RosterChange(
         tuple(place for name, place in new.items() if name not in old),
         tuple(place for name, place in old.items() if name not in new),

@@ -50,6 +50,7 @@ _PORTS = {"http": (80, 443), "ftp": (21,), "sftp": (22,)}
 """Those of hosts with ports and users, and their usual ports."""
 
 Output = Literal["statistics", "counts"]
+OUTPUTS: tuple[Output, ...] = ("statistics", "counts")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +94,16 @@ class Expense:
         return cls(**{**facts, "rho": rho, "corpus": corpus, "time": time})
 
 
+def finite(epsilon: float) -> float | None:
+    """An ε for programs: infinity is null."""
+    return None if epsilon == math.inf else epsilon
+
+
+def epsilon_words(epsilon: float) -> str:
+    """An ε for people."""
+    return "∞" if epsilon == math.inf else f"{epsilon:.3g}"
+
+
 def shared_file() -> Path:
     """The file of this user's that all folders share."""
     return state_folder() / FILE
@@ -104,9 +115,9 @@ def spent(paid: Sequence[Expense]) -> Cost:
     A document is either summed or held out, by its own hash, so it pays for one of the two; if the
     share that is held out was changed in between, it may have paid for both.
     """
-    summed = in_all(each.rho for each in paid if each.output == "statistics")
-    counted = in_all(each.rho for each in paid if each.output == "counts")
-    shares = {each.holdout for each in paid}
+    summed = in_all(expense.rho for expense in paid if expense.output == "statistics")
+    counted = in_all(expense.rho for expense in paid if expense.output == "counts")
+    shares = {expense.holdout for expense in paid}
     return in_all([summed, counted]) if len(shares) > 1 else max(summed, counted)
 
 
@@ -128,8 +139,10 @@ class Account:
 
     def expenses(self) -> list[Expense]:
         """Every output that was paid for, in the order of time."""
-        paid = {each.id: each for each in (*self._shared_expenses(), *self.noted())}
-        return sorted(paid.values(), key=lambda each: each.time)
+        paid = {
+            expense.id: expense for expense in (*self._shared_expenses(), *self.noted())
+        }
+        return sorted(paid.values(), key=lambda expense: expense.time)
 
     def noted(self) -> list[Expense]:
         """Those that the folder's own journal knows."""
@@ -138,11 +151,11 @@ class Account:
 
     def forgotten(self) -> list[Expense]:
         """What left through this holder and its journal does not know: so it is an older copy."""
-        noted = {each.id for each in self.noted()}
+        noted = {expense.id for expense in self.noted()}
         return [
-            each
-            for each in self._shared_expenses()
-            if self.holder and each.holder == self.holder and each.id not in noted
+            expense
+            for expense in self._shared_expenses()
+            if self.holder and expense.holder == self.holder and expense.id not in noted
         ]
 
     def check_record(self, heard: Mapping[Output, int] | None = None) -> None:
@@ -151,7 +164,7 @@ class Account:
         heard: of how many epochs the coordinator has got sums, and counts. It may say fewer, and
                if it says more than there were, its own rounds go on without this holder.
         """
-        noted = {(each.output, each.epoch) for each in self.noted()}
+        noted = {(expense.output, expense.epoch) for expense in self.noted()}
         known = Counter(output for output, _ in noted)
         copies = self.journal.entries(UNPACKED, RESTORED)
         is_charged = not copies or copies[-1].kind == RESTORED
@@ -166,14 +179,24 @@ class Account:
 
     def outputs(self) -> list[dict[str, Any]]:
         """The same for programs."""
-        return [{"time": each.time, **each.facts()} for each in self.expenses()]
+        return [
+            {"time": expense.time, **expense.facts()} for expense in self.expenses()
+        ]
 
     def is_paid(self, epoch: str, output: Output, mode: Mode) -> bool:
-        return (epoch, output, mode) in {each.id for each in self.expenses()}
+        return (epoch, output, mode) in {expense.id for expense in self.expenses()}
 
     def epsilon(self, more: Iterable[Expense] = ()) -> float:
         """What a document has cost so far, or with some outputs more."""
         return epsilon_of(spent([*self.expenses(), *more]), self.delta)
+
+    def left(self) -> float:
+        """What may still be spent."""
+        return max(0.0, self.max_epsilon - self.epsilon())
+
+    def exact(self) -> list[Expense]:
+        """The outputs that left without noise."""
+        return [expense for expense in self.expenses() if expense.rho == EXACT]
 
     def expense(
         self,
@@ -204,14 +227,14 @@ class Account:
         rho: Cost = EXACT
         if round_epsilon != math.inf:
             rho = rho_for(round_epsilon, self.delta)
-        outputs: tuple[Output, ...] = ("statistics", "counts")
         exact = [
             self.expense(epoch, output, mode, None, holdout)
             for mode in modes
-            for output in outputs
+            for output in OUTPUTS
         ]
         return [
-            replace(each, rho=rho) if each.mode == "private" else each for each in exact
+            replace(expense, rho=rho) if expense.mode == "private" else expense
+            for expense in exact
         ]
 
     def private_round(
@@ -219,14 +242,14 @@ class Account:
     ) -> list[Expense]:
         """Both outputs of a private round."""
         return [
-            self.expense(epoch, "statistics", "private", privacy, holdout),
-            self.expense(epoch, "counts", "private", privacy, holdout),
+            self.expense(epoch, output, "private", privacy, holdout)
+            for output in OUTPUTS
         ]
 
     def check_affordable(self, more: Sequence[Expense]) -> None:
         """Raise Refused if these outputs would cost more than is left."""
-        paid = {each.id for each in self.expenses()}
-        due = [each for each in more if each.id not in paid]
+        paid = {expense.id for expense in self.expenses()}
+        due = [expense for expense in more if expense.id not in paid]
         cost = self.epsilon(due)
         if not due or cost <= self.max_epsilon:
             return
@@ -245,7 +268,7 @@ class Account:
 
     def pay(self, *expenses: Expense) -> None:
         """Write expenses down in both places, each once, before what they are for leaves."""
-        paid = {each.id for each in self.expenses()}
+        paid = {expense.id for expense in self.expenses()}
         for expense in expenses:
             if expense.id not in paid:
                 self.journal.append((SPENT, expense.facts()))
@@ -253,15 +276,11 @@ class Account:
 
     def take_in(self, records: Iterable[dict[str, Any]]) -> None:
         """Write expenses into the shared file that are not there, as from a copy of it."""
-        there = {each.id for each in self._shared_expenses()}
+        there = {expense.id for expense in self._shared_expenses()}
         for record in records:
             facts = dict(record)
             if Expense.of(facts, facts.pop("time")).id not in there:
                 self._share(record)
-
-    def is_shared(self) -> bool:
-        """Whether the file that all folders share is there."""
-        return self.shared.exists()
 
     def carry(self) -> None:
         """Write the journal's expenses into the shared file if they are not there, as after a crash
@@ -274,9 +293,9 @@ class Account:
         """What was spent and may be, and every output that was paid for; infinity is null."""
         cost = self.epsilon()
         return {
-            "spent": None if cost == math.inf else cost,
+            "spent": finite(cost),
             "exact": cost == math.inf,
-            "allowed": None if self.max_epsilon == math.inf else self.max_epsilon,
+            "allowed": finite(self.max_epsilon),
             "delta": self.delta,
             "outputs": self.outputs(),
         }
@@ -308,9 +327,9 @@ class Account:
             ) from None
         same = {
             corpus: overlap(corpus, self.corpus)
-            for corpus in {each.corpus for each in expenses}
+            for corpus in {expense.corpus for expense in expenses}
         }
-        return [each for each in expenses if same[each.corpus]]
+        return [expense for expense in expenses if same[expense.corpus]]
 
     def _share(self, record: dict[str, Any]) -> None:
         self.shared.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -340,12 +359,12 @@ def _spellings(place: str) -> set[str]:
     """A path or URL as it is written, as expenses before version 0.3 are compared, and the one name
     of all its spellings.
     """
-    found = _URL.fullmatch(place)
+    url = _URL.fullmatch(place)
     with contextlib.suppress(ValueError, OSError):  # no file has such a name
-        if found is None or found[1].lower() in _LOCAL_SCHEMES:
-            path = place if found is None else f"/{found[2]}"
+        if url is None or url[1].lower() in _LOCAL_SCHEMES:
+            path = place if url is None else f"/{url[2]}"
             return {place, "/" + os.path.realpath(path).lstrip("/")}
-        return {place, _url_name(found[1].lower(), found[2])}
+        return {place, _url_name(url[1].lower(), url[2])}
     return {place}
 
 

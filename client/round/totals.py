@@ -111,13 +111,13 @@ class SignedTotals:
         """Whether this epoch's data is, or may be, in an opened total."""
         entries = self._journal.entries(SIGNED)
         return any(
-            (each.facts["lot"], each.facts["epoch"]) == (sum_name, epoch)
-            for each in entries
+            (entry.facts["lot"], entry.facts["epoch"]) == (sum_name, epoch)
+            for entry in entries
         )
 
     def epochs(self) -> set[str]:
         """The epochs that are, or may be, in an opened total of sums or of counts."""
-        return {str(each.facts["epoch"]) for each in self._journal.entries(SIGNED)}
+        return {str(entry.facts["epoch"]) for entry in self._journal.entries(SIGNED)}
 
     def notices(self) -> list[dict[str, Any]]:
         """Pairs of opened totals, one after the other, that few members joined or left between: for
@@ -127,14 +127,14 @@ class SignedTotals:
         the two.
         """
         totals = [
-            each.facts
-            for each in self._journal.entries(OPENED)
-            if each.facts["lot"] == "statistics"
+            entry.facts
+            for entry in self._journal.entries(OPENED)
+            if entry.facts["lot"] == "statistics"
         ]
-        found = []
+        notices = []
         for before, after in pairwise(totals):
             differ = set(before["members"]) ^ set(after["members"])
             if before["total"] != after["total"] and len(differ) < FEW_MEMBERS:
                 rounds = {"before": before["round"], "after": after["round"]}
-                found.append(rounds | {"members": sorted(differ)})
-        return found
+                notices.append(rounds | {"members": sorted(differ)})
+        return notices

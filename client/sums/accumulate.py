@@ -7,11 +7,11 @@ kept and resumed.
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ from ridgeway.common.base.native import native
 from ridgeway.common.base.settings import Sampling
 from ridgeway.common.base.threads import one_blas_thread
 from ridgeway.common.encoding.sentence_features import SentenceFeatures
-from ridgeway.common.encoding.tokenizer import Ids, first_tokens
+from ridgeway.common.encoding.tokenizer import Ids
 from ridgeway.common.encoding.windows import Layer, layers
 from ridgeway.common.encoding.word_sketch import WordSketch
 from ridgeway.common.statistics.sums import (
@@ -56,22 +56,31 @@ _COLUMN_BLOCKS = 8
 """
 
 
-class Accumulator(Protocol):
+class Accumulator(ABC):
     """Sums over documents. Law: the states of two accumulators, added, are the state over both
     their documents.
     """
 
+    _sampling: Sampling
+
     def add(self, ids: Ids, lengths: Integers) -> None:
         """Take in documents whose ids stand in one row, `lengths` of them each."""
+        self.add_layers(layers(ids, lengths, self._sampling))
 
-    def add_layers(self, found: Sequence[Layer]) -> None:
+    @abstractmethod
+    def add_layers(self, samples: Sequence[Layer]) -> None:
         """Take in the samples of documents."""
 
+    @abstractmethod
     def state(self) -> State:
-        """The sums so far."""
+        """The sums so far: in general, the upper triangle of gram."""
 
     def statistics(self, state: State, threads: int = 1) -> Statistics:
         """What a state means. Raises BoundExceeded if it could overflow."""
+        triangle = bounded(state["gram"])
+        features = (math.isqrt(8 * triangle.size + 1) - 1) // 2
+        no_cross = np.zeros((features, 1), dtype=np.int64)
+        return single_domain(unpacked(triangle, no_cross).gram)
 
 
 def accumulators(
@@ -114,8 +123,7 @@ class WindowTable:
         sentences: SentenceFeatures | None = None,
     ) -> None:
         self.width = int(table.shape[1])
-        self.width += words.width if words else 0
-        self.width += sentences.width if sentences else 0
+        self.width += sum(more.width for more in (words, sentences) if more)
         self._words = words
         self._sentences = sentences
         # numpy sums in the width of the table, the compiled module in its own; a copy of numpy's
@@ -141,8 +149,8 @@ class WindowTable:
             width = self._table.shape[1]
             features = width + (words.width if words else 0)
             means = np.empty((len(bounds) - 1, features), dtype=np.int16)
-            spelt = in_memory(words) if words else ()
-            native.row_means(self._table, width, ids, bounds, means, *spelt)
+            spelling = _spelling(words) if words else ()
+            native.row_means(self._table, width, ids, bounds, means, *spelling)
             return means
         means = means_by_numpy(self._table, ids, bounds)
         if words is None:
@@ -169,15 +177,12 @@ def means_by_numpy(
     return means
 
 
-def in_memory(
-    words: WordSketch,
-) -> tuple[NDArray[np.uint8], Integers, int, int, int, int]:
+def _spelling(words: WordSketch) -> tuple[Any, ...]:
     """A sketch as the compiled module takes it."""
     options = words.options
-    spelling = words.spelling
     return (
-        spelling.letters,
-        spelling.starts,
+        words.spelling.letters,
+        words.spelling.starts,
         options.width,
         options.amplitude,
         options.shortest,
@@ -269,22 +274,7 @@ class ExactGram:
         return triangle
 
 
-class GramSums:
-    """What accumulators share whose state is the upper triangle of gram."""
-
-    _sampling: Sampling
-
-    def add(self, ids: Ids, lengths: Integers) -> None:
-        self.add_layers(layers(ids, lengths, self._sampling))
-
-    @abstractmethod
-    def add_layers(self, found: Sequence[Layer]) -> None: ...
-
-    def statistics(self, state: State, threads: int = 1) -> Statistics:
-        return of_triangle(state["gram"])
-
-
-class WindowSums(GramSums):
+class WindowSums(Accumulator):
     """Sums over windows: segment sums of the integer table, then one exact product a batch."""
 
     def __init__(self, table: WindowTable, sampling: Sampling) -> None:
@@ -292,12 +282,11 @@ class WindowSums(GramSums):
         self._sampling = sampling
         self._gram = ExactGram(table.width)
 
-    def add_layers(self, found: Sequence[Layer]) -> None:
-        for layer in found:
+    def add_layers(self, samples: Sequence[Layer]) -> None:
+        for layer in samples:
             if len(layer.ids):
-                self._gram.add(
-                    self._table.window_features(layer.ids, layer.bounds), layer.times
-                )
+                features = self._table.window_features(layer.ids, layer.bounds)
+                self._gram.add(features, layer.times)
 
     def state(self) -> State:
         return {"gram": bounded(self._gram.triangle())}
@@ -309,33 +298,18 @@ def bounded(triangle: Integers) -> Integers:
     return triangle
 
 
-def of_triangle(triangle: Integers) -> Statistics:
-    """The statistics of one domain whose upper triangle this is. Raises BoundExceeded if it could
-    overflow.
-    """
-    bounded(triangle)
-    features = (math.isqrt(8 * triangle.size + 1) - 1) // 2
-    return single_domain(
-        unpacked(triangle, np.zeros((features, 1), dtype=np.int64)).gram
-    )
-
-
-class TokenCounts:
+class TokenCounts(Accumulator):
     """For w = 1 and a static table, A = Eᵀ diag(n) E: count tokens, and take one product at the
     end.
     """
 
     def __init__(self, table: NDArray[np.int16], sampling: Sampling) -> None:
         self._table = table
-        self._limit = sampling.max_tokens
+        self._sampling = sampling
         self._counts = np.zeros(len(table), dtype=np.int64)
 
-    def add(self, ids: Ids, lengths: Integers) -> None:
-        ids, _ = first_tokens(ids, lengths, self._limit)
-        self._counts += np.bincount(ids, minlength=len(self._counts))
-
-    def add_layers(self, found: Sequence[Layer]) -> None:
-        for layer in found:  # in which no token stands twice
+    def add_layers(self, samples: Sequence[Layer]) -> None:
+        for layer in samples:  # in which no token stands twice
             self._counts[layer.ids] += layer.times
 
     def state(self) -> State:

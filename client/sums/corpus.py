@@ -122,7 +122,7 @@ def find_sources(roots: Sequence[Path]) -> tuple[list[CorpusFile], int]:
     A file named on its own is read whatever its ending; in folders, known endings are read and
     hidden names are not.
     """
-    found: dict[Path, CorpusFile] = {}
+    sources: dict[Path, CorpusFile] = {}
     skipped = 0
     for root in roots:
         if is_folder(root):
@@ -132,7 +132,7 @@ def find_sources(roots: Sequence[Path]) -> tuple[list[CorpusFile], int]:
                     *TEXT_SUFFIXES,
                 }
                 if known and not _is_binary(path):
-                    found[real_place(path)] = _source(path)
+                    sources[real_place(path)] = _source(path)
                 else:
                     skipped += 1
         elif is_file(root):
@@ -141,11 +141,11 @@ def find_sources(roots: Sequence[Path]) -> tuple[list[CorpusFile], int]:
                     f"{root} is a binary file, not text; Ridgeway reads UTF-8 text,"
                     " records and source code"
                 )
-            found[real_place(root)] = _source(root)
+            sources[real_place(root)] = _source(root)
         else:
             raise InputError(f"there is no file or folder {place_name(root)}")
     return [
-        piece for source in sorted(found.values()) for piece in _in_pieces(source)
+        piece for source in sorted(sources.values()) for piece in _in_pieces(source)
     ], skipped
 
 
@@ -374,15 +374,15 @@ def _opened(source: CorpusFile, position: Position) -> Iterator[IO[bytes]]:
             yield tracked
 
 
-def _line_start(raw: IO[bytes], place: int) -> int:
-    """The first place from `place` on where a line begins, or the file's end."""
-    if place == 0:
+def _line_start(raw: IO[bytes], begin: int) -> int:
+    """The first position from `begin` on where a line begins, or the end of the file."""
+    if begin == 0:
         return 0
-    raw.seek(place - 1)
+    raw.seek(begin - 1)
     while block := raw.read(1 << 16):
-        found = block.find(b"\n")
-        if found >= 0:
-            return raw.tell() - len(block) + found + 1
+        position = block.find(b"\n")
+        if position >= 0:
+            return raw.tell() - len(block) + position + 1
     return raw.tell()
 
 
@@ -481,11 +481,11 @@ def _parquet_texts(
         groups = file.metadata.num_row_groups
         before = 0
         for group in range(groups):
-            place = size * group // groups
+            position_in_file = size * group // groups
             rows = file.metadata.row_group(group).num_rows
             seen = before
             before += rows
-            if place < source.begin or 0 <= source.end <= place:
+            if position_in_file < source.begin or 0 <= source.end <= position_in_file:
                 continue
             for batch in file.iter_batches(
                 batch_size=1024, row_groups=[group], columns=columns
@@ -497,7 +497,7 @@ def _parquet_texts(
                             record, columns, f"{place_name(source.path)}, row {seen}"
                         )
                 position.bytes = (
-                    place
+                    position_in_file
                     - source.begin
                     + size * (seen - before + rows) // (groups * rows)
                 )

@@ -42,10 +42,10 @@ def is_url(path: Path) -> bool:
 
 def place_name(path: Path) -> str:
     """A path, or the URL that it stands for."""
-    found = URL.fullmatch(str(path))
+    url = URL.fullmatch(str(path))
     return (
-        f"{found[1]}:{'///' if found[1] in LOCAL_SCHEMES else '//'}{found[2]}"
-        if found
+        f"{url[1]}:{'///' if url[1] in LOCAL_SCHEMES else '//'}{url[2]}"
+        if url
         else str(path)
     )
 

@@ -73,20 +73,20 @@ def stamped(sources: Iterable[CorpusFile]) -> dict[Stamp, CorpusFile]:
     status = cache(file_status)
     stamps: dict[Stamp, CorpusFile] = {}
     for source in sources:
-        place = absolute(source.path)
-        stamps[Stamp(str(place), *status(place), source.begin, source.end)] = source
+        path = absolute(source.path)
+        stamps[Stamp(str(path), *status(path), source.begin, source.end)] = source
     return stamps
 
 
 def part_numbers(word: str) -> tuple[int, int]:
     """`3/64` → 3 and 64."""
-    found = _PART_WORD.fullmatch(word)
-    if not found or int(found[1]) > int(found[2]):
+    match = _PART_WORD.fullmatch(word)
+    if not match or int(match[1]) > int(match[2]):
         raise InputError(
             f"{word!r} is not a part of a corpus; use --part 3/64 for the third of 64 "
             "parts"
         )
-    return int(found[1]), int(found[2])
+    return int(match[1]), int(match[2])
 
 
 def pieces_of(stamps: Sequence[Stamp], number: int, of: int) -> list[Stamp]:
@@ -107,7 +107,7 @@ def first_changed(stamps: Iterable[Stamp]) -> Stamp | None:
     cannot be asked.
     """
     status = cache(_status)
-    return next((each for each in stamps if status(each.path) != each.status), None)
+    return next((stamp for stamp in stamps if status(stamp.path) != stamp.status), None)
 
 
 def _status(path: str) -> FileStatus | None:
@@ -153,8 +153,8 @@ class StoredPart:
             "format": _FORMAT,
             "version": _VERSION,
             "stretches": [
-                [asdict(each.stamp), each.start, each.stop, each.ends_file]
-                for each in self.stretches
+                [asdict(stretch.stamp), stretch.start, stretch.stop, stretch.ends_file]
+                for stretch in self.stretches
             ],
             "counters": asdict(self.counters),
             "broken": list(self.broken),

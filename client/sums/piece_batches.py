@@ -51,8 +51,8 @@ def samples_of(texts: list[str], tokenizer: Tokenizer, sampling: Sampling) -> Sa
     ids, lengths = tokenizer.encode_many(
         with_mistyped_copies(texts) if sampling.mistyped else texts
     )
-    found = [layer for layer in layers(ids, lengths, sampling) if len(layer.ids)]
-    return Samples(int(lengths[: len(texts)].sum()), found)
+    samples = [layer for layer in layers(ids, lengths, sampling) if len(layer.ids)]
+    return Samples(int(lengths[: len(texts)].sum()), samples)
 
 
 class PieceBatch(NamedTuple):

@@ -193,7 +193,7 @@ def prepare(
     if broken_list is not None:
         _list_places(broken_list, broken)
     _check_readable(met.counters, job.skip_broken, _first_place(broken))
-    check_text(met.counters, _names(job))
+    check_text(met.counters, job)
     state = reduce(add_states, (part.state for part in parts))
     prepared = Prepared(
         job.domain,
@@ -232,7 +232,9 @@ def _sum_up(
     """Take up what is kept of a corpus, or of a part of it, and sum the rest."""
     sources, skipped = find_sources(job.roots)
     if not sources:
-        raise CorpusError(f"{_names(job)} has no readable file; {skipped} were skipped")
+        raise CorpusError(
+            f"{corpus_names(job)} has no readable file; {skipped} were skipped"
+        )
     stamps = stamped(sources)
     if part:
         stamps = {stamp: stamps[stamp] for stamp in pieces_of(list(stamps), *part)}
@@ -240,7 +242,7 @@ def _sum_up(
     todo = _unread(stamps, kept)
     watch = watch or Watch()
     total = sum(stamp.bytes for stamp in stamps)
-    left = sum(each.stamp.bytes for each in todo)
+    left = sum(piece.stamp.bytes for piece in todo)
     run = _Run(job, encoder, store, watch, total)
     if engine is None:
         parts = kept + run.sum_all(todo)
@@ -252,10 +254,10 @@ def _sum_up(
             f"{changed.name} changed while it was read; run the command again"
         )
     counters = Counters()
-    for each in parts:
-        counters.add(each.counters)
+    for stored in parts:
+        counters.add(stored.counters)
     files = len({stamp.path for stamp in stamps})
-    files_read = len({each.stamp.path for each in todo})
+    files_read = len({piece.stamp.path for piece in todo})
     return run, parts, _Met(counters, files, files_read, skipped, left)
 
 
@@ -263,7 +265,7 @@ def sum_pieces(
     job: PrepareJob, encoder: TableEncoder, todo: Sequence[Unread]
 ) -> StoredPart:
     """The sums over some pieces, in one part: what an engine has done elsewhere."""
-    size = sum(each.stamp.bytes for each in todo)
+    size = sum(piece.stamp.bytes for piece in todo)
     [part] = _Run(job, encoder, None, Watch(), size).sum_all(todo)
     return part
 
@@ -278,7 +280,7 @@ def _gathered(
     """Add up what an engine hands over, and keep it as time goes by; an error loses nothing that
     was handed over.
     """
-    found: list[StoredPart] = []
+    kept: list[StoredPart] = []
     waiting: StoredPart | None = None
     started = kept_at = time.monotonic()
     try:
@@ -291,14 +293,14 @@ def _gathered(
                 raise Interrupted
             if waiting and _is_due(started, kept_at):
                 store.save(waiting)
-                found.append(waiting)
+                kept.append(waiting)
                 waiting = None
                 kept_at = time.monotonic()
     finally:
         if waiting:
             store.save(waiting)
-            found.append(waiting)
-    return found
+            kept.append(waiting)
+    return kept
 
 
 def _is_due(started: float, kept_at: float) -> bool:
@@ -376,7 +378,7 @@ def _unread(
     ]
 
 
-def _names(job: PrepareJob) -> str:
+def corpus_names(job: PrepareJob) -> str:
     return ", ".join(place_name(root) for root in job.roots)
 
 
@@ -403,8 +405,9 @@ def _check_readable(counters: Counters, skip_broken: float, which: str) -> None:
         )
 
 
-def check_text(counters: Counters, names: str) -> None:
+def check_text(counters: Counters, job: PrepareJob) -> None:
     """Raise if there is nothing to sum."""
+    names = corpus_names(job)
     if not counters.documents:
         raise CorpusError(
             f"{names} contains no text; empty documents: {counters.empty}"
@@ -439,27 +442,23 @@ class _Run:
         self._watch = watch
         self._total = total
         self._makers = makers(encoder, job.sampling, job.devices, job.threads)
-        self._idle: SimpleQueue[Accumulator] = SimpleQueue()
         self._all: list[Accumulator] = []
         self._pending: deque[Future[int]] = deque()
-        self._counters = Counters()
-        self._stretches: dict[Stamp, Stretch] = {}
         self._positions: dict[Stamp, int] = {}
         """How many bytes of each piece that is being read lie behind."""
-        self._broken: list[str] = []
         self._parts: list[StoredPart] = []
-        self._started = self._kept_at = time.monotonic()
+        self._started = time.monotonic()
         self._done = 0
+        self._begin_part()
 
     def sum_all(self, todo: Sequence[Unread]) -> list[StoredPart]:
         """Sum pieces, keeping parts as time goes by. An error loses only what came after the last
         part.
         """
-        left = sum(each.stamp.bytes for each in todo)
+        left = sum(piece.stamp.bytes for piece in todo)
         self._done = self._total - left
         if not todo:
             return []
-        self._refill()
         with (
             serial_tokenizers(),
             one_blas_thread(),
@@ -484,7 +483,7 @@ class _Run:
         """
         job = self._job
         encoder = self._encoder
-        pieces = [(each.source, each.first) for each in todo]
+        pieces = [(piece.source, piece.first) for piece in todo]
         rules = ReadingRules(
             job.text_fields,
             job.holdout,
@@ -544,7 +543,7 @@ class _Run:
 
     def summer(self) -> Accumulator:
         """Any of the accumulators: what a state means is the same to all."""
-        return self._all[0] if self._all else self._makers[0]()
+        return self._all[0]
 
     def _due(self) -> bool:
         kept = self._store is not None
@@ -566,16 +565,16 @@ class _Run:
             if self._store:
                 self._store.save(part)
             self._parts.append(part)
-        self._counters = Counters()
-        self._stretches = {}
-        self._broken = []
-        self._refill()
+        self._begin_part()
         if self._watch.stopped():
             raise Interrupted
 
-    def _refill(self) -> None:
+    def _begin_part(self) -> None:
+        self._counters = Counters()
+        self._stretches: dict[Stamp, Stretch] = {}
+        self._broken: list[str] = []
         # what the old ones hold is free before others are made
-        self._idle = SimpleQueue()
+        self._idle: SimpleQueue[Accumulator] = SimpleQueue()
         self._all = []
         self._all = [make() for make in self._makers]
         for accumulator in self._all:
@@ -603,15 +602,11 @@ def makers(
                 encoder.table, sampling, device, encoder.words, encoder.sentences
             )
         ]
-    maker = _maker(encoder, sampling)
-    return [maker] * _at_once(encoder, threads)
+    # as many as there are threads, if memory allows
+    most = ACCUMULATOR_BYTES // ((encoder.width + 1) ** 2 * 16)
+    return [_maker(encoder, sampling)] * min(threads, max(1, most))
 
 
 def _maker(encoder: TableEncoder, sampling: Sampling) -> Maker:
     """Of accumulators that share a copy of the table."""
     return accumulators(encoder.table, sampling, encoder.words, encoder.sentences)
-
-
-def _at_once(encoder: TableEncoder, threads: int) -> int:
-    """How many accumulators on the CPU: as many as there are threads, if memory allows."""
-    return min(threads, max(1, ACCUMULATOR_BYTES // ((encoder.width + 1) ** 2 * 16)))

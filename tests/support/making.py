@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from ridgeway.common.base.errors import Refused
 from ridgeway.common.base.files import canonical_json
 from ridgeway.common.base.identity import Identity
 from ridgeway.common.base.settings import FEATURE_LIMIT, Confidence, Sampling, Selector
@@ -38,6 +40,14 @@ def allowing(mask: int) -> Iterator[None]:
         yield
     finally:
         os.umask(before)
+
+
+@contextlib.contextmanager
+def refusing(code: str) -> Iterator[None]:
+    """Within this block a holder refuses, with this code."""
+    with pytest.raises(Refused) as refused:
+        yield
+    assert refused.value.code == code
 
 
 def statistics_of(

@@ -34,12 +34,6 @@ def split(samples: Tensor) -> tuple[Tensor, Tensor]:
     return high, samples - (high << 6)
 
 
-def joined(planes: Tensor, kind: torch.dtype) -> Tensor:
-    """The samples of planes, R × K, in another type."""
-    rows = planes.shape[0] // 2
-    return planes[:rows].to(kind) * DIGIT + planes[rows:]
-
-
 def write_samples(samples: Tensor, planes: Tensor, first: int, row: int = 0) -> None:
     """Put N × h integer samples into the planes, from column `first` and feature `row` on."""
     rows, (count, width) = planes.shape[0] // 2, samples.shape
@@ -99,7 +93,7 @@ class DeviceSpelling:
     @classmethod
     def of(cls, words: WordSketch, device: torch.device) -> DeviceSpelling:
         # torch has signed numbers alone, which wrap alike
-        first, second = (int(each) - (1 << 64) for each in MULTIPLIERS)
+        first, second = (int(multiplier) - (1 << 64) for multiplier in MULTIPLIERS)
         return cls(
             words.width,
             words.options.amplitude,

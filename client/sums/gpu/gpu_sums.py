@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ridgeway.client.sums.accumulate import (
-    GramSums,
+    Accumulator,
     State,
+    TokenCounts,
     bounded,
     exact_blocks,
     only_counts,
@@ -39,7 +40,7 @@ from ridgeway.common.encoding.sentence_features import (
     pieces_of,
     random_signs,
 )
-from ridgeway.common.encoding.tokenizer import Ids, first_tokens
+from ridgeway.common.encoding.tokenizer import Ids
 from ridgeway.common.encoding.windows import Layer
 from ridgeway.common.encoding.word_sketch import WordSketch
 from ridgeway.common.statistics.sums import Integers, Statistics, single_domain
@@ -50,13 +51,10 @@ _SENTENCES_AT_ONCE = 1 << 12
 """Windows whose sentences are read together."""
 WEIGHTED_ROWS = 1 << 15
 MIN_WEIGHTED_ROWS = 64
-LANES = 1
-COUNTING_LANES = 4
-"""A lane has the GPU work while it collects the next ids: a second one would only wait for the
-interpreter's lock. Counting is so quick that collecting needs more hands.
+COUNTERS = 4
+"""Accumulators that only count: more than one, since each takes in one batch at a time. Of those
+that have the GPU work, a second one would only wait for the interpreter's lock.
 """
-COUNTED_PIECE_TOKENS = 1 << 12
-"""Ids that are only counted travel in pieces of this size."""
 
 _SLOTS = 3
 SLOT_TOKENS = 1 << 21
@@ -88,17 +86,17 @@ class GpuTable:
         self.table_width = self.shape[1] + (words.width if words else 0)
         self.width = self.table_width + (sentences.width if sentences else 0)
         self.host_sentences = sentences
-        self._host = table
+        self.host = table
         self._host_words = words
 
     @cached_property
     def values(self) -> Tensor:
         try:
-            return torch.from_numpy(np.ascontiguousarray(self._host)).to(self.device)
+            return torch.from_numpy(np.ascontiguousarray(self.host)).to(self.device)
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
-            size = self._host.nbytes / 1e9
+            size = self.host.nbytes / 1e9
             raise DeviceError(
                 f"the encoder's table needs {size:.1f} GB on {self.device}, more than "
                 "is free; free some GPU memory, or use --device cpu"
@@ -165,9 +163,8 @@ class Lane:
     Law: whatever is put in is taken once, in whole windows.
     """
 
-    def __init__(self, device: torch.device, number: int, slot_tokens: int) -> None:
+    def __init__(self, device: torch.device, slot_tokens: int) -> None:
         self._device = device
-        self._number = number
         self._slot_tokens = slot_tokens
         self._slots: Iterator[Slot] | None = None
         self._slot: Slot | None = None
@@ -175,11 +172,7 @@ class Lane:
     def working(self) -> AbstractContextManager[object]:
         """Within this block, torch works on the lane's device and stream."""
         gpu = self._device.type == "cuda"
-        return (
-            torch.cuda.stream(_streams(self._device, self._number)[0])
-            if gpu
-            else nullcontext()
-        )
+        return torch.cuda.stream(_streams(self._device)[0]) if gpu else nullcontext()
 
     def put(self, ids: Ids, bounds: Integers, take: Take) -> None:
         """Collect windows, and have them taken when a slot is full.
@@ -222,7 +215,7 @@ class Lane:
 
     def _new_slots(self, tokens: int) -> list[Slot]:
         with self.working():
-            return [Slot(self._device, self._number, tokens) for _ in range(_SLOTS)]
+            return [Slot(self._device, tokens) for _ in range(_SLOTS)]
 
 
 class Slot:
@@ -230,19 +223,19 @@ class Slot:
     are free again.
     """
 
-    def __init__(self, device: torch.device, lane: int, tokens: int) -> None:
+    def __init__(self, device: torch.device, tokens: int) -> None:
         gpu = device.type == "cuda"
         self.size = tokens
         self._host = [
             torch.empty(tokens + 1, dtype=torch.int32, pin_memory=gpu) for _ in range(2)
         ]
-        self._ids, self._bounds = (each.numpy() for each in self._host)
+        self._ids, self._bounds = (buffer.numpy() for buffer in self._host)
         self._there = (
-            [torch.empty_like(each, device=device) for each in self._host]
+            [torch.empty_like(buffer, device=device) for buffer in self._host]
             if gpu
             else self._host
         )
-        self._stream = _streams(device, lane)[1] if gpu else None
+        self._stream = _streams(device)[1] if gpu else None
         self._copied = torch.cuda.Event() if gpu else None
         self._free = torch.cuda.Event() if gpu else None
         self.begin()
@@ -286,37 +279,32 @@ class Slot:
 
 
 @lru_cache(maxsize=64)
-def _streams(
-    device: torch.device, lane: int
-) -> tuple[torch.cuda.Stream, torch.cuda.Stream]:
-    """Where a lane works and where it copies: always the same, since torch keeps freed memory
+def _streams(device: torch.device) -> tuple[torch.cuda.Stream, torch.cuda.Stream]:
+    """Where a device works and where it copies: always the same, since torch keeps freed memory
     stream by stream.
     """
     return torch.cuda.Stream(device), torch.cuda.Stream(device)
 
 
-class GpuWindows(GramSums):
+class GpuWindows(Accumulator):
     """Sums over windows, on a device: those that count alike travel together, and all add up in one
     place.
     """
 
-    def __init__(self, table: GpuTable, sampling: Sampling, lane: int = 0) -> None:
+    def __init__(self, table: GpuTable, sampling: Sampling) -> None:
         self._table = table
         self._sampling = sampling
         slot_tokens = SLOT_TOKENS if sampling.is_plain else SLOT_TOKENS // KINDS_AT_ONCE
-        self._lanes = defaultdict[int, Lane](
-            partial(Lane, table.device, lane, slot_tokens)
-        )
+        self._lanes = defaultdict[int, Lane](partial(Lane, table.device, slot_tokens))
         self._gram = BlockGram(table.device, table.width)
 
-    def add_layers(self, found: Sequence[Layer]) -> None:
-        for layer in found:
+    def add_layers(self, samples: Sequence[Layer]) -> None:
+        for layer in samples:
             if self._table.sentences:
                 self._add_sentences(layer, self._table.sentences)
                 continue
-            self._lanes[layer.times].put(
-                layer.ids, layer.bounds, self._taking(layer.times)
-            )
+            take = self._taking(layer.times)
+            self._lanes[layer.times].put(layer.ids, layer.bounds, take)
 
     def _taking(self, times: int) -> Take:
         return lambda windows: self.take(windows, times)
@@ -354,8 +342,8 @@ class GpuWindows(GramSums):
             for place, features in table.word_features(piece):
                 write_samples(features, planes, first + place, row=table.shape[1])
             if sentences is not None:
-                own = sentences[start : start + most]
-                write_samples(own, planes, first, row=table.table_width)
+                rows = sentences[start : start + most]
+                write_samples(rows, planes, first, row=table.table_width)
 
     def state(self) -> State:
         for times, lane in self._lanes.items():
@@ -364,43 +352,15 @@ class GpuWindows(GramSums):
             return {"gram": bounded(self._gram.triangle())}
 
 
-class GpuCounts:
-    """For w = 1: count on the device, and take one weighted product at the end."""
+class GpuCounts(TokenCounts):
+    """For w = 1: count here, and take one weighted product on the device at the end."""
 
-    def __init__(self, table: GpuTable, sampling: Sampling, lane: int = 0) -> None:
-        self._table = table
-        self._limit = sampling.max_tokens
-        self._lane = Lane(table.device, lane, SLOT_TOKENS)
-        self._counts: Tensor | None = None
-        self._counted = np.zeros(table.shape[0], dtype=np.int64)
-        """What others had counted already; it never goes to the device."""
-
-    def add(self, ids: Ids, lengths: Integers) -> None:
-        ids, _ = first_tokens(ids, lengths, self._limit)
-        self._lane.put(
-            ids,
-            np.append(np.arange(0, len(ids), COUNTED_PIECE_TOKENS), len(ids)),
-            self._take,
-        )
-
-    def add_layers(self, found: Sequence[Layer]) -> None:
-        for layer in found:  # in which no token stands twice
-            self._counted[layer.ids] += layer.times
-
-    def _take(self, windows: Windows) -> None:
-        found = torch.bincount(windows.ids, minlength=self._table.shape[0])
-        self._counts = found if self._counts is None else self._counts.add_(found)
-
-    def state(self) -> State:
-        self._lane.flush(self._take)
-        if self._counts is None:
-            return {"counts": self._counted.copy()}
-        with self._lane.working():
-            return {"counts": self._counted + self._counts.cpu().numpy()}
+    def __init__(self, table: GpuTable, sampling: Sampling) -> None:
+        super().__init__(table.host, sampling)
+        self._gpu_table = table
 
     def statistics(self, state: State, threads: int = 1) -> Statistics:
-        with self._lane.working():
-            return single_domain(weighted_gram(self._table.values, state["counts"]))
+        return single_domain(weighted_gram(self._gpu_table.values, state["counts"]))
 
 
 def weighted_gram(table: Tensor, counts: Integers) -> Integers:
@@ -439,14 +399,11 @@ def gpu_accumulators(
     device: str,
     words: WordSketch | None = None,
     sentences: SentenceFeatures | None = None,
-) -> list[Callable[[], GpuWindows | GpuCounts]]:
+) -> list[Callable[[], Accumulator]]:
     """Makers of accumulators that share one table on one device and work beside each other
     there.
     """
     shared = GpuTable(table, device, words, sentences)
-    kind, lanes = (
-        (GpuCounts, COUNTING_LANES)
-        if only_counts(sampling, words or sentences)
-        else (GpuWindows, LANES)
-    )
-    return [partial(kind, shared, sampling, lane) for lane in range(lanes)]
+    if only_counts(sampling, words or sentences):
+        return [partial(GpuCounts, shared, sampling)] * COUNTERS
+    return [partial(GpuWindows, shared, sampling)]

@@ -91,13 +91,13 @@ def word_counts(spelling: DeviceSpelling, ids: Tensor, lengths: Tensor) -> Tenso
     within = torch.arange(len(tokens), device=ids.device) - begins[tokens]
     letters = spelling.letters[first[tokens] + within]
     inside = spelling.word_bytes[letters.int()].nonzero().flatten()
-    found = torch.zeros(
+    counts = torch.zeros(
         len(lengths) * spelling.width, dtype=torch.int64, device=ids.device
     )
     if len(inside):
         windows = _owners(lengths, len(ids))[tokens[inside]]
-        _add_words(spelling, letters[inside].long(), inside, windows, found)
-    return found.view(-1, spelling.width)
+        _add_words(spelling, letters[inside].long(), inside, windows, counts)
+    return counts.view(-1, spelling.width)
 
 
 def _add_words(
@@ -105,7 +105,7 @@ def _add_words(
     letters: Tensor,
     places: Tensor,
     windows: Tensor,
-    found: Tensor,
+    counts: Tensor,
 ) -> None:
     """Count the runs of letters in words with their borders. places: where each letter stands
     in the row of ids.
@@ -133,4 +133,4 @@ def _add_words(
             packed = packed ^ (packed >> 32 & _LOW_HALF)
         buckets = (packed >> 32 & _LOW_HALF) * spelling.width >> 32
         signs = 2 * (packed & 1) - 1
-        found.index_add_(0, window[ends] * spelling.width + buckets, signs)
+        counts.index_add_(0, window[ends] * spelling.width + buckets, signs)

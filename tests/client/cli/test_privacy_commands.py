@@ -28,19 +28,15 @@ from tests.support.corpora_on_disk import ALPHABETS, sentences
 def shop(tmp_path: Path) -> Workshop:
     """A coordinator whose rounds are private, with an invitation."""
     made = workshop(tmp_path)
-    init = (
-        "coordinator",
-        "init",
-        "co",
-        "--listen",
-        "127.0.0.1:9443",
-        "--encoder",
-        made.encoder,
-    )
-    assert made.call(*init).code == 0
+    assert make_coordinator(made, "co", made.encoder).code == 0
     make_public_prior(tmp_path, 30)
     invite(made)
     return made
+
+
+def make_coordinator(shop: Workshop, name: str, encoder: str) -> Finished:
+    listen = ("--listen", "127.0.0.1:9443")
+    return shop.call("coordinator", "init", name, *listen, "--encoder", encoder)
 
 
 def make_public_prior(folder: Path, texts: int) -> None:
@@ -103,14 +99,9 @@ def test_a_holder_accepts_private_rounds_and_hears_what_they_mean(
     assert f"private rounds {MODE_SENTENCES['private']}" in said
     assert "at most ε 1 per round" in said and "4 in all" in said
     settings = Holder(shop.folder / "law").settings
-    assert (settings.policy.modes, settings.policy.weightings) == (
-        ("private",),
-        ("equal",),
-    )
-    assert (settings.policy.max_round_epsilon, settings.policy.max_epsilon) == (
-        1.0,
-        4.0,
-    )
+    policy = settings.policy
+    assert (policy.modes, policy.weightings) == (("private",), ("equal",))
+    assert (policy.max_round_epsilon, policy.max_epsilon) == (1.0, 4.0)
     assert settings.spending is not None and Path(settings.spending).is_absolute()
     assert (
         read_prior(shop.folder / "law" / PRIOR).fingerprint
@@ -249,10 +240,13 @@ def test_exact_sums_are_said_to_cost_infinity_and_what_two_totals_tell(
     shop: Workshop,
 ) -> None:
     """After an epoch that is in a total, a second one needs many changes, or the owner's explicit
-    word.
+    word. A part of the corpus opens none.
     """
     invite(shop, "masked")
     assert init(shop, "--accept-mode", "masked").code == 0
+    part = shop.call("client", "ready", "law", "--part", "1/1", "--json")
+    assert part.json == {"part": 1, "of": 1, "documents": 20}
+    assert Holder(shop.folder / "law").epochs.current() is None
     first = shop.call("client", "ready", "law")
     assert (
         first.code == 0
@@ -348,16 +342,7 @@ def test_terms_that_the_holder_has_not_agreed_to_are_not_taken(
 def test_an_invitation_of_somebody_else_is_not_taken(shop: Workshop) -> None:
     """However well it is signed."""
     assert init(shop).code == 0
-    words = (
-        "coordinator",
-        "init",
-        "other",
-        "--listen",
-        "127.0.0.1:9444",
-        "--encoder",
-        shop.encoder,
-    )
-    assert shop.call(*words).code == 0
+    assert make_coordinator(shop, "other", shop.encoder).code == 0
     shutil.copy(shop.folder / "co" / PRIOR, shop.folder / "other" / PRIOR)
     assert shop.call("coordinator", "invite", "other").code == 0
     refused = sentence(shop.call("client", "accept", "law", "--invite", "other/invite"))
@@ -389,17 +374,8 @@ def test_what_an_operator_cannot_promise_is_one_sentence(
 def test_words_under_noise_are_one_sentence(tmp_path: Path) -> None:
     """A federation with features of words hears which encoder to take."""
     made = workshop(tmp_path)
-    encoder = f"{made.encoder}+words"
-    init_ = made.call(
-        "coordinator",
-        "init",
-        "words",
-        "--listen",
-        "127.0.0.1:9443",
-        "--encoder",
-        encoder,
-    )
-    done = init_ if init_.code else made.call("coordinator", "invite", "words")
+    done = make_coordinator(made, "words", f"{made.encoder}+words")
+    done = done if done.code else made.call("coordinator", "invite", "words")
     assert (
         done.code == 2
         and "--encoder smollm2" in done.stderr

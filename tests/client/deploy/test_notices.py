@@ -40,7 +40,7 @@ from ridgeway.coordinator.round.federation import Federation
 from tests.coordinator.deploy.test_authority import handshake
 from tests.support.commands import Workshop
 from tests.support.quiet_server import Quiet, serving, tls_of
-from tests.support.simulated_federation import found, populate
+from tests.support.simulated_federation import Parties, found, populate
 
 NOW = datetime.now(UTC)
 
@@ -59,12 +59,29 @@ def holder(federation: Federation, tmp_path: Path) -> Path:
     folder = tmp_path / "law"
     folder.mkdir()
     (folder / "ca.crt").write_bytes((federation.link / "ca.crt").read_bytes())
-    assert take_notice(folder, told(federation), federation.identity.public, NOW) == []
+    assert take(folder, federation) == []
     return folder
 
 
 def told(federation: Federation) -> bytes:
     return (federation.link / NOTICE).read_bytes()
+
+
+def take(folder: Path, federation: Federation) -> list[str]:
+    return take_notice(folder, told(federation), federation.identity.public, NOW)
+
+
+@pytest.fixture
+def announced(tmp_path: Path) -> Parties:
+    """A holder whose coordinator has announced the bundle that is installed."""
+    parties = found(tmp_path, address="router.example.org:9443")
+    populate(parties, {"law": "law"})
+    federation = parties.federation()
+    create_authority(federation.link, ["router.example.org"])
+    keep_installed(federation)
+    announce(federation)
+    take(parties.homes["law"], federation)
+    return parties
 
 
 def test_a_renewed_authority_is_taken_because_the_pinned_key_signs_it(
@@ -78,11 +95,11 @@ def test_a_renewed_authority_is_taken_because_the_pinned_key_signs_it(
     with pytest.raises(ssl.SSLCertVerificationError):
         handshake(federation.link, holder / "ca.crt", "router.example.org")
     announce(federation)
-    [words] = take_notice(holder, told(federation), federation.identity.public, NOW)
+    [words] = take(holder, federation)
     assert "renewed its authority" in words
     handshake(federation.link, holder / "ca.crt", "router.example.org")
     assert len(Journal(holder / "journal.db").entries("authority")) == 1
-    assert take_notice(holder, told(federation), federation.identity.public, NOW) == []
+    assert take(holder, federation) == []
 
 
 def test_a_notice_is_taken_from_nobody_else(
@@ -115,7 +132,7 @@ def test_an_earlier_notice_does_not_bring_an_earlier_authority_back(
     early = told(federation)
     renew_authority(federation.link, new_key=True)
     announce(federation)
-    take_notice(holder, told(federation), federation.identity.public, NOW)
+    take(holder, federation)
     assert take_notice(holder, early, federation.identity.public, NOW) == []
     assert (holder / "ca.crt").read_bytes() == (federation.link / "ca.crt").read_bytes()
 
@@ -165,26 +182,19 @@ def test_a_host_that_the_certificate_does_not_name_is_refused_at_once(
     )
 
 
-def test_a_bundle_is_approved_by_the_holders_own_command_alone(tmp_path: Path) -> None:
+def test_a_bundle_is_approved_by_the_holders_own_command_alone(
+    announced: Parties,
+) -> None:
     """A notice approves nothing; the command adds the hash to client.toml, and leaves every other
     word as it was.
     """
-    parties = found(tmp_path, address="router.example.org:9443")
-    populate(parties, {"law": "law"})
-    federation, law = parties.federation(), parties.homes["law"]
-    create_authority(federation.link, ["router.example.org"])
-    keep_installed(federation)
-    announce(federation)
+    law = announced.homes["law"]
     before = (law / "client.toml").read_text()
-    approved = parties.holder("law").settings.bundles
-    take_notice(law, told(federation), federation.identity.public, NOW)
+    approved = announced.holder("law").settings.bundles
     [words] = tell_unapproved(law, approved)
-    assert (
-        installed_sha256() in words
-        and parties.holder("law").settings.bundles == approved
-    )
+    assert installed_sha256() in words and installed_sha256() not in approved
     approve_bundle(law, installed_sha256())
-    assert parties.holder("law").settings.bundles == (*approved, installed_sha256())
+    assert announced.holder("law").settings.bundles == (*approved, installed_sha256())
     assert tell_unapproved(law, (*approved, installed_sha256())) == []
     after = (law / "client.toml").read_text()
     assert [line for line in before.splitlines() if line not in after.splitlines()] == [
@@ -196,25 +206,19 @@ def test_a_bundle_is_approved_by_the_holders_own_command_alone(tmp_path: Path) -
 
 
 def test_without_a_hash_only_what_was_shown_is_approved(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    announced: Parties, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing before anything was shown; and not the newer bundle that the coordinator has
     announced since.
     """
-    parties = found(tmp_path, address="router.example.org:9443")
-    populate(parties, {"law": "law"})
-    federation, law = parties.federation(), parties.homes["law"]
-    create_authority(federation.link, ["router.example.org"])
-    keep_installed(federation)
-    announce(federation)
-    take_notice(law, told(federation), federation.identity.public, NOW)
-    shop, before = Workshop(tmp_path), parties.holder("law").settings.bundles
+    law = announced.homes["law"]
+    shop, before = Workshop(tmp_path), announced.holder("law").settings.bundles
     refused = shop.call("client", "approve", law)
     assert (
         refused.code == 2
         and "look at it first with: ridgeway client bundle" in refused.stderr
     )
-    assert parties.holder("law").settings.bundles == before
+    assert announced.holder("law").settings.bundles == before
     assert shop.call("client", "bundle", law).code == 2, "it is not approved"
     newer = AnnouncedBundle(sha256="ab" * 32)
     monkeypatch.setattr(
@@ -227,7 +231,7 @@ def test_without_a_hash_only_what_was_shown_is_approved(
         done.code == 0
         and "has announced another one that is not approved" in done.stderr
     )
-    assert parties.holder("law").settings.bundles == (*before, installed_sha256())
+    assert announced.holder("law").settings.bundles == (*before, installed_sha256())
 
 
 def test_a_settings_file_that_cannot_be_changed_by_a_command_is_left_alone(
@@ -278,21 +282,13 @@ def test_a_holder_behind_a_proxy_reaches_the_gate_through_it(
     """
     with serving(OneFile, tls_of(federation.link)) as port, serving(Tunnel) as proxy:
         address = f"router.example.org:{port}"
-        assert (
-            Gate(holder, address, f"http://127.0.0.1:{proxy}").fetch(
-                "/v1/ridgeway/notice", 10
-            )
-            == b"notice"
-        )
+        gate = Gate(holder, address, f"http://127.0.0.1:{proxy}")
+        assert gate.fetch("/v1/ridgeway/notice", 10) == b"notice"
         assert Tunnel.asked == [address]
         with pytest.raises(NodeError, match="larger than 5 bytes"):
-            Gate(holder, address, f"http://127.0.0.1:{proxy}").fetch(
-                "/v1/ridgeway/notice", 5
-            )
+            gate.fetch("/v1/ridgeway/notice", 5)
     with pytest.raises(NodeError, match="through the proxy"):
-        Gate(holder, address, f"http://127.0.0.1:{proxy}").fetch(
-            "/v1/ridgeway/notice", 10
-        )
+        gate.fetch("/v1/ridgeway/notice", 10)
 
 
 @pytest.mark.parametrize(

@@ -135,32 +135,24 @@ def test_the_modes_have_their_sentences_and_the_epoch_says_whether_it_was_used(
     assert not standing(home)["epoch"]["used"]
 
 
-def test_private_rounds_show_what_was_spent_of_what_is_allowed(tmp_path: Path) -> None:
-    """As ε, and no exact output."""
-    parties = found_private(tmp_path)
-    populate(parties, {"code": "code", "law": "law", "medicine": "medicine"})
-    assert standing(parties.homes["law"])["budget"]["spent"] == 0
-    round_of(parties)
-    budget = standing(parties.homes["law"])["budget"]
-    assert 0.99 < budget["spent"] <= 1 and budget["allowed"] == 4
-    assert (budget["exact"], budget["noisy"], budget["clear"]) == (0, 2, 0)
-
-
-def test_what_the_next_round_will_cost_is_there_before_it_is_paid(
+def test_private_rounds_show_what_was_spent_and_what_the_next_one_will_cost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Sums and counts together, and whether the budget suffices for both."""
+    """As ε, and no exact output; sums and counts together, and whether the budget suffices."""
     parties = found_private(tmp_path)
     populate(parties, {"code": "code", "law": "law", "medicine": "medicine"})
     monkeypatch.setattr(HolderRecord, "terms", parties.federation().terms)
-    told = standing(parties.homes["law"])["budget"]["next"]
-    assert (told["cost"], told["allowed"]) == (1.0, True) and 0.99 < told[
-        "afterwards"
-    ] <= 1
+    budget = standing(parties.homes["law"])["budget"]
+    following = budget["next"]
+    assert (budget["spent"], following["cost"], following["allowed"]) == (0, 1.0, True)
+    assert 0.99 < following["afterwards"] <= 1
     round_of(parties)
     parties.rewrite("law", "max_epsilon = 4.0", "max_epsilon = 1.2")
-    told = standing(parties.homes["law"])["budget"]["next"]
-    assert told["afterwards"] > 1.2 and not told["allowed"]
+    budget = standing(parties.homes["law"])["budget"]
+    assert 0.99 < budget["spent"] <= 1 and budget["allowed"] == 1.2
+    assert (budget["exact"], budget["noisy"], budget["clear"]) == (0, 2, 0)
+    following = budget["next"]
+    assert following["afterwards"] > 1.2 and not following["allowed"]
 
 
 def test_a_refusal_and_a_refused_bundle_are_there_with_their_reasons(

@@ -47,6 +47,7 @@ from ridgeway.common.protocol.packet import (
     vector_of,
     weights_blob,
 )
+from tests.support.hostile import code_of
 from tests.support.making import fixed_identity
 from tests.support.simulated_federation import Parties, found, own_texts
 from tests.support.tiny import tiny_encoder
@@ -104,12 +105,12 @@ def terms(parties: Parties) -> Terms:
 
 
 @pytest.fixture
-def ask(parties: Parties, home: Holder) -> Callable[..., Message]:
+def ask(parties: Parties, home: Holder) -> Callable[..., Any]:
     """Ask the holder as its coordinator; the answer is signed, names the request, and holds nothing
     private.
     """
 
-    def asked(message: Message, blobs: Sequence[Blob] = ()) -> Message:
+    def asked(message: Message, blobs: Sequence[Blob] = ()) -> Any:
         request = seal_packet(
             message, parties.federation().identity, round=ROUND, blobs=blobs
         )
@@ -141,7 +142,7 @@ def must_be_clean(reply: Packet, holder: Holder) -> None:
 def cohort_of(
     holder: Holder, terms: Terms, domain: str = "law", others: int = 1
 ) -> Cohort:
-    domains = {holder.identity.public: domain} | {
+    domains = {holder.key: domain} | {
         fixed_identity(9 + n).public: "code" for n in range(others)
     }
     return form_cohort(terms, domains)
@@ -157,14 +158,14 @@ def epoch_of(home: Holder, *, used: bool = False) -> OpenEpoch:
 
 
 def test_a_greeting_is_answered_with_the_newest_release(
-    ask: Callable[..., Message],
+    ask: Callable[..., Any],
 ) -> None:
     """None yet."""
     assert ask(Hello()) == Here()
 
 
 def test_an_announcement_is_answered_with_an_offer(
-    ask: Callable[..., Message], home: Holder, terms: Terms
+    ask: Callable[..., Any], home: Holder, terms: Terms
 ) -> None:
     """It names the epoch, the same as long as its owner opens no other."""
     offer = ask(Announce(terms=terms))
@@ -188,7 +189,7 @@ def test_what_is_sent_is_the_own_sums_weighted_to_the_share(
 
 
 def test_an_exact_output_is_paid_for_with_infinity(
-    ask: Callable[..., Message], home: Holder, terms: Terms
+    ask: Callable[..., Any], home: Holder, terms: Terms
 ) -> None:
     """Sums and counts, each once an epoch; an offer costs nothing."""
     ask(Announce(terms=terms))
@@ -197,11 +198,12 @@ def test_an_exact_output_is_paid_for_with_infinity(
         ask(Collect(cohort=cohort_of(home, terms)))
         ask(evaluate(terms), (WEIGHTS,))
     assert home.account.epsilon() == float("inf")
-    assert [each.output for each in home.account.expenses()] == ["statistics", "counts"]
+    outputs = [expense.output for expense in home.account.expenses()]
+    assert outputs == ["statistics", "counts"]
 
 
 def test_every_answer_is_noted_with_its_kind_and_size(
-    ask: Callable[..., Message], home: Holder, terms: Terms
+    ask: Callable[..., Any], home: Holder, terms: Terms
 ) -> None:
     """So that a holder can tell what left its machine; of sums, also for which cohort, and who is
     in it.
@@ -234,13 +236,11 @@ def test_every_answer_is_noted_with_its_kind_and_size(
 
 
 def test_one_holder_under_two_keys_is_no_cohort_of_two(
-    ask: Callable[..., Message], home: Holder, terms: Terms
+    ask: Callable[..., Any], home: Holder, terms: Terms
 ) -> None:
     """Its earlier key is nobody to be hidden among."""
     home.take_handovers([hand_over(fixed_identity(9), home.identity, 1)])
-    refusal = ask(Collect(cohort=cohort_of(home, terms)))
-    assert isinstance(refusal, Refusal)
-    assert refusal.code == "repeated_holder"
+    assert ask(Collect(cohort=cohort_of(home, terms))).code == "repeated_holder"
 
 
 # When somebody asks for what it must not have
@@ -300,7 +300,7 @@ def test_one_holder_under_two_keys_is_no_cohort_of_two(
     ],
 )
 def test_what_the_policy_or_the_form_does_not_allow_is_refused_with_its_code(
-    ask: Callable[..., Message],
+    ask: Callable[..., Any],
     home: Holder,
     terms: Terms,
     request_of: Callable[[Holder, Terms], Message],
@@ -308,9 +308,7 @@ def test_what_the_policy_or_the_form_does_not_allow_is_refused_with_its_code(
     code: str,
 ) -> None:
     """And a reason that says nothing private."""
-    refusal = ask(request_of(home, terms), blobs)
-    assert isinstance(refusal, Refusal)
-    assert refusal.code == code
+    assert ask(request_of(home, terms), blobs).code == code
 
 
 @pytest.mark.parametrize("message", [Hello(), Deliver(number=1, release="0" * 64)])
@@ -321,8 +319,7 @@ def test_a_request_of_anybody_else_is_refused_and_tells_no_round(
     blobs = (b"",) * message.blob_count
     request = seal_packet(message, fixed_identity(9), round=ROUND, blobs=blobs)
     opened = open_packet(answer(home, request))
-    assert isinstance(opened.message, Refusal)
-    assert (opened.message.code, opened.round) == ("unknown_coordinator", NO_ROUND)
+    assert (code_of(opened), opened.round) == ("unknown_coordinator", NO_ROUND)
 
 
 def test_an_answer_is_no_request(parties: Parties, home: Holder) -> None:
@@ -330,9 +327,7 @@ def test_an_answer_is_no_request(parties: Parties, home: Holder) -> None:
     packet = seal_packet(
         Hello(), parties.federation().identity, round=ROUND, reply_to="0" * 64
     )
-    message = open_packet(answer(home, packet)).message
-    assert isinstance(message, Refusal)
-    assert message.code == "malformed"
+    assert code_of(open_packet(answer(home, packet))) == "malformed"
 
 
 @given(
@@ -365,26 +360,12 @@ def unexpected(*_: Any, **__: Any) -> Any:
     raise RuntimeError(f"{SECRET} in /tmp/private-place/law.jsonl")
 
 
-def no_memory(*_: Any, **__: Any) -> Any:
-    raise MemoryError("private-place")
-
-
-def too_deep(*_: Any, **__: Any) -> Any:
-    raise RecursionError("private-place")
-
-
 @pytest.mark.parametrize(
-    ("trouble", "code"),
-    [
-        (full, "disk_full"),
-        (unexpected, "failed"),
-        (no_memory, "failed"),
-        (too_deep, "failed"),
-    ],
+    ("trouble", "code"), [(full, "disk_full"), (unexpected, "failed")]
 )
 @pytest.mark.parametrize("what", ["statistics", "held_out"])
 def test_trouble_with_the_data_is_a_refusal_and_the_story_is_in_the_own_log(
-    ask: Callable[..., Message],
+    ask: Callable[..., Any],
     home: Holder,
     terms: Terms,
     monkeypatch: pytest.MonkeyPatch,
@@ -392,34 +373,22 @@ def test_trouble_with_the_data_is_a_refusal_and_the_story_is_in_the_own_log(
     trouble: Callable[..., Any],
     code: str,
 ) -> None:
-    """A full disk, a bug, no memory: the coordinator learns a code, the holder everything."""
+    """A full disk, a bug: the coordinator learns a code, the holder everything."""
     monkeypatch.setattr(EpochStore, what, trouble)
     asked = (
         Collect(cohort=cohort_of(home, terms))
         if what == "statistics"
         else evaluate(terms)
     )
-    refusal = ask(asked, (WEIGHTS,) if what == "held_out" else ())
-    assert isinstance(refusal, Refusal)
-    assert refusal.code == code
+    assert ask(asked, (WEIGHTS,) if what == "held_out" else ()).code == code
     log = (home.folder / "logs" / "holder.log").read_text()
     assert "Traceback" in log
     assert "private-place" in log
     assert home.account.expenses() == []
 
 
-def test_trouble_with_the_encoder_is_a_refusal(
-    ask: Callable[..., Message], terms: Terms, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In an evaluation, too."""
-    monkeypatch.setattr(ridgeway.client.round.holder, "_encoder", unexpected)
-    refusal = ask(evaluate(terms), (WEIGHTS,))
-    assert isinstance(refusal, Refusal)
-    assert refusal.code == "failed"
-
-
 def test_a_release_that_finds_no_room_is_refused(
-    ask: Callable[..., Message], home: Holder, monkeypatch: pytest.MonkeyPatch
+    ask: Callable[..., Any], home: Holder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is not half stored."""
     verified = SimpleNamespace(id="0" * 64, manifest={"number": 1}, domains=DOMAINS)
@@ -427,9 +396,8 @@ def test_a_release_that_finds_no_room_is_refused(
         ridgeway.client.round.holder, "_verified_release", lambda *_: verified
     )
     monkeypatch.setattr(ridgeway.client.round.holder, "write_whole", full)
-    refusal = ask(Deliver(number=1, release="0" * 64), (b"a", b"b", b"c"))
-    assert isinstance(refusal, Refusal)
-    assert refusal.code == "disk_full"
+    release = Deliver(number=1, release="0" * 64)
+    assert ask(release, (b"a", b"b", b"c")).code == "disk_full"
     assert ask(Hello()) == Here()
 
 
@@ -487,7 +455,7 @@ def test_an_encoder_that_is_not_there_or_is_another_is_named_by_its_fingerprint_
 
 
 def test_counts_are_the_only_thing_that_an_evaluation_gives_away(
-    ask: Callable[..., Message], terms: Terms
+    ask: Callable[..., Any], terms: Terms
 ) -> None:
     """Over as many documents as were held out, and over their beginnings; one router an epoch."""
     counted = ask(evaluate(terms, temperatures=(1.0, 2.0)), (WEIGHTS,))
@@ -505,6 +473,4 @@ def test_counts_are_the_only_thing_that_an_evaluation_gives_away(
         (evaluate(terms), WEIGHTS),
         (evaluate(terms, temperatures=(1.0, 2.0), selector="all"), WEIGHTS),
     ):
-        refusal = ask(asked, (weights,))
-        assert isinstance(refusal, Refusal)
-        assert refusal.code == "already_counted"
+        assert ask(asked, (weights,)).code == "already_counted"

@@ -188,7 +188,7 @@ def test_a_lost_shared_file_is_made_again_of_the_journal(tmp_path: Path) -> None
     made = paid(tmp_path, "a", "b")
     before = made.epsilon()
     (tmp_path / "state" / FILE).unlink()
-    assert (made.epsilon(), made.is_shared()) == (before, False)
+    assert (made.epsilon(), made.shared.exists()) == (before, False)
     for _ in range(2):
         made.carry()
     assert len((tmp_path / "state" / FILE).read_text().splitlines()) == 2

@@ -67,7 +67,6 @@ def test_what_was_put_in_is_read_back(store: EpochStore) -> None:
     assert found is not None and found.tolist() == DIGESTS.tolist()
     assert store.digests_of(epoch(2).name) is None
     assert store.noisy(current, "statistics") is None
-    assert store.statistics_file(current) is None
 
 
 def test_the_epoch_opened_last_is_the_current_one_and_those_before_the_last_two_are_gone(

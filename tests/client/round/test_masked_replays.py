@@ -35,7 +35,6 @@ from tests.support.hostile import (
     LOCK,
     OPEN,
     OTHERS,
-    OVER,
     SEAL,
     SHARE,
     VICTIM,
@@ -260,22 +259,3 @@ def test_a_rounds_name_serves_once(announced: Hostile) -> None:
     assert announced.refused(VICTIM, packet) == "session_reused"
     assert announced.refusal(VICTIM, Announce(terms=other)) == "session_reused"
     assert announced.gave(Offer) == [VICTIM]
-
-
-def test_what_was_opened_is_not_sealed_or_opened_again(
-    stages: Stages, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its masks are gone; the shares that left are the only ones that leave."""
-    make_haste(monkeypatch)
-    coordinator = stages.at(OVER, tmp_path / "parties")
-    assert (
-        coordinator.refusal(VICTIM, *seal(Seal, ALL)(coordinator)) == "already_answered"
-    )
-    assert (
-        coordinator.refusal(VICTIM, *open_("statistics", range(1, 5))(coordinator))
-        == "already_answered"
-    )
-    assert isinstance(
-        coordinator.ask(VICTIM, *open_("statistics", range(1, 6))(coordinator)).message,
-        Revealed,
-    )

@@ -246,28 +246,27 @@ def test_different_questions_to_two_members_are_not_opened(at: At) -> None:
     assert coordinator.refusal(VICTIM, halves) == "not_confirmed"
 
 
-def test_counts_under_other_terms_than_the_sessions_are_refused(at: At) -> None:
-    """Two weightings that a holder agrees to are still two sets of terms."""
+def test_a_question_that_does_not_fit_the_session_is_refused(
+    at: At, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Terms that the holder agrees to, and the session is not under; a domain that no member holds;
+    and more counts than a sum may have.
+    """
     coordinator = at(SEAL, "counts")
     coordinator.parties.rewrite(
         VICTIM, 'weightings = ["equal"]', 'weightings = ["equal", "tokens"]'
     )
     other = coordinator.terms.model_copy(update={"weighting": "tokens", "mass": 0})
     question, weights = coordinator.question()
-    lie = question.model_copy(update={"terms": other})
-    assert coordinator.refusal(VICTIM, lie, weights) == "other_session"
-    assert coordinator.gave(SealedSums) == []
-
-
-def test_counts_for_a_domain_that_no_member_holds_are_refused(at: At) -> None:
-    """It would divide the members' text further."""
-    coordinator = at(SEAL, "counts")
-    question, _ = coordinator.question()
-    lie = question.model_copy(update={"domains": (*question.domains, "poetry")})
-    assert (
-        coordinator.refusal(VICTIM, lie, (weights_blob(np.eye(FEATURES, 4)),))
-        == "wrong_domain"
-    )
+    domains = (*question.domains, "poetry")
+    for lie, blobs, code in (
+        ({"terms": other}, weights, "other_session"),
+        ({"domains": domains}, (weights_blob(np.eye(FEATURES, 4)),), "wrong_domain"),
+    ):
+        asked = question.model_copy(update=lie)
+        assert coordinator.refusal(VICTIM, asked, blobs) == code
+    monkeypatch.setattr(masked_answers, "MAX_COUNTS", 20)
+    assert coordinator.refusal(VICTIM, question, weights) == "too_large"
     assert coordinator.gave(SealedSums) == []
 
 
@@ -317,17 +316,6 @@ def test_a_mass_with_which_a_sum_could_overflow_is_refused_before_anything_is_se
         coordinator.refused(VICTIM, coordinator.request(SEAL, "statistics", VICTIM))
         == "failed"
     )
-    assert coordinator.gave(SealedSums) == []
-
-
-def test_more_counts_than_a_sum_may_have_are_not_sealed(
-    at: At, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """However a question makes them many."""
-    coordinator = at(SEAL, "counts")
-    question, blobs = coordinator.question()
-    monkeypatch.setattr(masked_answers, "MAX_COUNTS", 20)
-    assert coordinator.refusal(VICTIM, question, blobs) == "too_large"
     assert coordinator.gave(SealedSums) == []
 
 

@@ -26,7 +26,6 @@ from tests.support.corpora_on_disk import (
     content,
     job,
     sentences,
-    touch_later,
     write_jsonl,
 )
 
@@ -124,34 +123,6 @@ def test_runs_that_share_a_cache_take_up_what_each_other_summed(
     whole = prepare(job(corpus), encoder, cache)
     assert whole.files_read == 0
     assert content(whole) == content(prepare(job(corpus), encoder, tmp_path / "other"))
-
-
-@pytest.mark.parametrize("change", ["changed", "added"])
-def test_parts_of_files_that_changed_in_between_are_summed_again(
-    corpus: Path, encoder: TableEncoder, tmp_path: Path, change: str
-) -> None:
-    """And no others."""
-    together = kept(job(corpus), encoder, tmp_path, 3)
-    if change == "changed":
-        touch_later(corpus / "a.jsonl")
-    else:
-        (corpus / "f.txt").write_text("a new file")
-    added = prepare(job(corpus), encoder, together)
-    whole = prepare(job(corpus), encoder, tmp_path / "whole")
-    assert 0 < added.bytes_read < whole.bytes_read
-    assert content(added) == content(whole)
-
-
-def test_parts_of_other_settings_are_left_alone(
-    corpus: Path, encoder: TableEncoder, tmp_path: Path
-) -> None:
-    """The whole corpus is read where the share that is held out differs."""
-    together = kept(job(corpus), encoder, tmp_path, 3)
-    other = prepare(job(corpus, holdout=0.5), encoder, together)
-    assert (
-        other.bytes_read == prepare(job(corpus), encoder, tmp_path / "whole").bytes_read
-    )
-    assert prepare(job(corpus), encoder, together).bytes_read == 0
 
 
 def test_broken_records_are_judged_over_the_whole_corpus(

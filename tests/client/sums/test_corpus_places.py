@@ -17,7 +17,7 @@ import pytest
 import ridgeway.client.sums.corpus
 from ridgeway.client.sums.corpus import Counters, Position, documents, find_sources
 from ridgeway.client.sums.corpus_places import file_status, place_name
-from ridgeway.client.sums.prepare import Interrupted, Watch, prepare
+from ridgeway.client.sums.prepare import Interrupted, prepare
 from ridgeway.common.base.errors import CorpusError, InputError
 from tests.support.corpora_on_disk import (
     Stopper,
@@ -163,18 +163,3 @@ def test_without_fsspec_a_url_is_one_sentence(
     with pytest.raises(InputError, match=r"s3://bucket/x cannot be read .*need fsspec"):
         find_sources([Path("s3://bucket/x")])
     assert prepare(job(corpus), tiny_encoder(), corpus.parent / "cache").files_read == 4
-
-
-def test_a_file_that_changes_while_it_is_read_is_refused_at_a_url(
-    url: str, tmp_path: Path
-) -> None:
-    """As on a disk."""
-    before = file_status(Path(f"{url}/law.jsonl"))
-
-    def progress(done: int, total: int) -> None:
-        with fsspec.open(f"{url}/law.jsonl", "wb") as file:
-            file.write(b'{"text": "other"}\n')
-
-    with pytest.raises(CorpusError, match="changed while it was read"):
-        prepare(job(Path(url)), tiny_encoder(), tmp_path / "cache", Watch(progress))
-    assert file_status(Path(f"{url}/law.jsonl")) != before

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ridgeway.client.sums import prepare
-from ridgeway.client.sums.document_sums import DocumentJob, sum_documents
+from ridgeway.client.sums.document_sums import sum_documents
 from ridgeway.client.sums.prepare import PrepareJob
 from ridgeway.common.base.settings import DEFAULT
 from ridgeway.common.encoding.sentence_encoder import SentenceEncoder
@@ -49,7 +49,7 @@ def test_neither_threads_nor_batches_change_a_sum(
         job = PrepareJob(
             (file,), "law", DEFAULT.sampling, 0.0, ("text",), threads, whole=True
         )
-        found = sum_documents(DocumentJob(job, encoder, mode), prior)
+        found = sum_documents(job, encoder, mode, prior)
         assert np.array_equal(found.products, whole.products) and np.array_equal(
             found.column, whole.column
         )
