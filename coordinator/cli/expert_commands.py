@@ -34,15 +34,13 @@ def measure(
     scores: Annotated[
         list[Path],
         option(
-            "Scores of experts' answers, .jsonl or .csv; repeatable.",
-            metavar="FILE",
+            "Scores of experts' answers, .jsonl or .csv; repeatable.", metavar="FILE"
         ),
     ],
     domain: Annotated[
         str | None,
         option(
-            "Domain of lines without one. (default: routed by RELEASE)",
-            metavar="NAME",
+            "Domain of lines without one. (default: routed by RELEASE)", metavar="NAME"
         ),
     ] = None,
     out: Annotated[
@@ -50,8 +48,7 @@ def measure(
         option("Also write the table to FILE, for experts.toml.", metavar="FILE"),
     ] = None,
     sign: Annotated[
-        bool,
-        option("Add the table to the release and sign it again.", "--sign"),
+        bool, option("Add the table to the release and sign it again.", "--sign")
     ] = False,
     key_file: KeyFile = None,
     key: Key = None,

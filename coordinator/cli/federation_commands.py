@@ -79,8 +79,7 @@ CoordinatorFolder = Annotated[Path, argument("The coordinator's folder.", "DIR")
 def init(
     folder: CoordinatorFolder,
     listen: Annotated[
-        str,
-        option("Address to bind, where holders' SuperNodes connect."),
+        str, option("Address to bind, where holders' SuperNodes connect.")
     ] = DEFAULT_LISTEN,
     address: Annotated[
         str | None,
@@ -179,8 +178,7 @@ def up(
 def renew(
     folder: CoordinatorFolder,
     authority: Annotated[
-        bool,
-        option("Also renew the certificate of the authority.", "--authority"),
+        bool, option("Also renew the certificate of the authority.", "--authority")
     ] = False,
     new_key: Annotated[
         bool,
@@ -247,10 +245,7 @@ def renew(
             f"for {', '.join(hosts)}",
             *(f"{name} to {end[:10]}" for name, end in ends.items()),
         ),
-        (
-            "next",
-            "a running coordinator loads it between rounds; no restart is needed",
-        ),
+        ("next", "a running coordinator loads it between rounds; no restart is needed"),
         ("and", f"send {folder / 'invite'} to {whom}", accept) if authority else None,
         json=json,
     )
@@ -266,12 +261,7 @@ def _renew_signing_key(federation: Federation, json: bool) -> None:
             "after": link.after,
             "handovers": len(federation.identity.handovers),
         },
-        (
-            "renewed",
-            "the signing key",
-            f"{link.before[:12]}… signed for",
-            link.after,
-        ),
+        ("renewed", "the signing key", f"{link.before[:12]}… signed for", link.after),
         (
             "next",
             "holders receive the new key automatically; also send it over another"
@@ -380,10 +370,7 @@ def page(
 
 def backup(
     folder: CoordinatorFolder,
-    target: Annotated[
-        Path,
-        argument("File to write; must not exist.", "FILE"),
-    ],
+    target: Annotated[Path, argument("File to write; must not exist.", "FILE")],
     json: Json = False,
 ) -> None:
     """Back up DIR to one FILE, and verify it.

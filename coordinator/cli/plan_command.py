@@ -23,8 +23,7 @@ def plan(
     ],
     domains: Annotated[int, option("Number of domains.", min=2)] = 5,
     epsilon: Annotated[
-        list[float] | None,
-        option("ε of the round; repeatable. (default: 1)"),
+        list[float] | None, option("ε of the round; repeatable. (default: 1)")
     ] = None,
     delta: Annotated[float, option("δ of the round.")] = 1e-8,
     json: Json = False,

@@ -23,8 +23,7 @@ HEADINGS = ("release", "id", "made at (UTC)", "by", "mode", "accuracy", "domains
 def releases(
     folder: CoordinatorFolder,
     number: Annotated[
-        int | None,
-        argument("Release to show; 0: the newest.", "[NUMBER]"),
+        int | None, argument("Release to show; 0: the newest.", "[NUMBER]")
     ] = None,
     json: Json = False,
 ) -> None:

@@ -7,11 +7,7 @@ from typing import Annotated, Any
 
 from ridgeway.common.base.errors import InputError, RidgewayError
 from ridgeway.common.cli.options import Json, ModeOption, option
-from ridgeway.common.cli.terminal import (
-    emit_json,
-    show,
-    stamped_steps,
-)
+from ridgeway.common.cli.terminal import emit_json, show, stamped_steps
 from ridgeway.coordinator.cli.federation_commands import (
     CoordinatorFolder,
     open_federation,
@@ -63,15 +59,13 @@ def round_(
         option("Evaluate and publish even if nothing has changed.", "--even-unchanged"),
     ] = False,
     end_rollback: Annotated[
-        bool,
-        option("End a rollback and publish again.", "--end-rollback"),
+        bool, option("End a rollback and publish again.", "--end-rollback")
     ] = False,
     times: Annotated[
         bool, option("Start every line with a timestamp.", "--times")
     ] = False,
     dry_run: Annotated[
-        bool,
-        option("Stop before any sums are asked for.", "--dry-run"),
+        bool, option("Stop before any sums are asked for.", "--dry-run")
     ] = False,
     json: Json = False,
 ) -> None:

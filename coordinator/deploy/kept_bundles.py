@@ -27,11 +27,7 @@ from ridgeway.common.deploy.bundle import (
     source_files,
 )
 from ridgeway.common.deploy.notice import AnnouncedBundle
-from ridgeway.coordinator.round.federation import (
-    COORDINATOR_TOML,
-    NEWEST,
-    Federation,
-)
+from ridgeway.coordinator.round.federation import COORDINATOR_TOML, NEWEST, Federation
 
 _INDEX = "bundles.json"
 CHANGES = "changes.txt"

@@ -51,12 +51,7 @@ from ridgeway.coordinator.deploy.presence import PresenceLog
 from ridgeway.coordinator.deploy.superlink import run
 from ridgeway.coordinator.deploy.superlink_client import SuperLinkClient
 from ridgeway.coordinator.round.federation import PRIOR, Federation
-from ridgeway.coordinator.round.progress import (
-    OperatorNote,
-    OtherBundle,
-    Watch,
-    follow,
-)
+from ridgeway.coordinator.round.progress import OperatorNote, OtherBundle, Watch, follow
 from ridgeway.coordinator.round.run_order import RunOrder, give_order
 
 _SILENCE_S = 5.0

@@ -129,11 +129,7 @@ def tell_event(event: progress.Event, step: Step = step) -> None:
             step("kept", total, "no member has opened a new epoch")
         case progress.HoldersWaiting(names):
             who = ", ".join(names)
-            step(
-                "waiting",
-                who,
-                "already in an opened total, until their next epoch",
-            )
+            step("waiting", who, "already in an opened total, until their next epoch")
             step("next", who, REMEDIES[event.kind])
         case progress.SumOpened(lot, members, of):
             fallen = f"{of - members} dropped out" if of > members else ""

@@ -23,11 +23,7 @@ from ridgeway.common.protocol.messages import (
 from ridgeway.common.protocol.packet import Blob, vector_of
 from ridgeway.common.statistics.sums import Statistics, check_bound
 from ridgeway.coordinator.round.ask import Channel
-from ridgeway.coordinator.round.gathering import (
-    Gathered,
-    Gathering,
-    RoundCounts,
-)
+from ridgeway.coordinator.round.gathering import Gathered, Gathering, RoundCounts
 from ridgeway.coordinator.round.ledger import Contribution, Ledger
 from ridgeway.coordinator.round.progress import StatisticsReceived
 from ridgeway.coordinator.round.remedies import ALREADY_COUNTED

@@ -32,11 +32,7 @@ from ridgeway.common.routing.quality import (
     check_scores,
 )
 from ridgeway.coordinator.round.ask import Channel
-from ridgeway.coordinator.round.ledger import (
-    Contribution,
-    Standing,
-    Totalled,
-)
+from ridgeway.coordinator.round.ledger import Contribution, Standing, Totalled
 from ridgeway.coordinator.round.progress import CountsReceived
 from ridgeway.coordinator.round.run_order import RoundWishes
 from ridgeway.coordinator.solving.total import Total
@@ -179,17 +175,13 @@ def _check_calibration(question: Evaluate, counts: _Counts, most: int) -> None:
     # every curve and temperature was tried on the same documents
     if (right > fallen).any() or len(np.unique(fallen.sum(axis=-1))) != 1:
         raise Refused(
-            "broken_identity",
-            "the temperatures were tried on different documents",
+            "broken_identity", "the temperatures were tried on different documents"
         )
     by_length = scope.sum(axis=1)
     documents = fallen[0, 0].sum()
     same = (by_length[:, 0] == by_length[:, 1]).all()
     if not same or scope[..., 0].sum() not in (0, documents):
-        raise Refused(
-            "broken_identity",
-            "the scope was counted on different documents",
-        )
+        raise Refused("broken_identity", "the scope was counted on different documents")
 
 
 # Counts under masks: each domain has a row of its own for what is paired and for scores, all share
@@ -276,10 +268,7 @@ class Gathering(ABC):
         """
 
     def count(
-        self,
-        question: Evaluate,
-        blob: Blob,
-        names: Collection[str],
+        self, question: Evaluate, blob: Blob, names: Collection[str]
     ) -> RoundCounts:
         """What these holders count on their held-out documents, each in an answer of its own."""
         rows = no_counts(question)

@@ -27,12 +27,7 @@ from ridgeway.common.masking.agreement import (
     threshold_for,
 )
 from ridgeway.common.protocol.cohort import Cohort, Terms
-from ridgeway.common.protocol.messages import (
-    MAX_COUNTS,
-    SUM_NAMES,
-    Evaluate,
-    Offer,
-)
+from ridgeway.common.protocol.messages import MAX_COUNTS, SUM_NAMES, Evaluate, Offer
 from ridgeway.common.protocol.packet import Blob
 from ridgeway.common.statistics.sums import Statistics
 from ridgeway.coordinator.round.ask import Channel
@@ -281,10 +276,7 @@ class MaskedGathering(Gathering):
     # Counts
 
     def count(
-        self,
-        question: Evaluate,
-        blob: Blob,
-        names: Collection[str],
+        self, question: Evaluate, blob: Blob, names: Collection[str]
     ) -> RoundCounts:
         """What these holders count on their held-out documents; nothing if it cannot be opened. If
         nobody of a domain counts, and that was not accepted, nothing is opened, so that all can
@@ -336,11 +328,7 @@ class MaskedGathering(Gathering):
         return RoundCounts(rows, frozenset(kept.holders))
 
     def _opened_counts(
-        self,
-        question: Evaluate,
-        blob: Blob,
-        names: Collection[str],
-        check: Check,
+        self, question: Evaluate, blob: Blob, names: Collection[str], check: Check
     ) -> RoundCounts:
         """What holders count now; it is kept with the total."""
         assert self._kept is not None

@@ -39,11 +39,7 @@ from ridgeway.common.protocol.messages import (
 from ridgeway.common.protocol.packet import Blob
 from ridgeway.coordinator.round.ask import Channel, HolderAnswer
 from ridgeway.coordinator.round.gathering import Check
-from ridgeway.coordinator.round.progress import (
-    SealedReceived,
-    SecretsShared,
-    SumOpened,
-)
+from ridgeway.coordinator.round.progress import SealedReceived, SecretsShared, SumOpened
 
 
 class Session:
@@ -54,10 +50,7 @@ class Session:
     """
 
     def __init__(
-        self,
-        channel: Channel,
-        cohort: Cohort,
-        offers: Mapping[str, Offer],
+        self, channel: Channel, cohort: Cohort, offers: Mapping[str, Offer]
     ) -> None:
         adverts = {
             offer.advert.key: (name, offer.advert)
@@ -113,10 +106,7 @@ class Session:
         dealt = _by_place(content, ENVELOPE_BYTES, "bad_envelope")
         needed = sizes.holders if sizes else len(others)
         if not set(dealt) <= others or len(dealt) != needed:
-            raise Refused(
-                "bad_envelope",
-                "envelopes are missing for some members",
-            )
+            raise Refused("bad_envelope", "envelopes are missing for some members")
         return dealt
 
     def hold(self) -> set[str]:

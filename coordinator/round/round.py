@@ -491,11 +491,7 @@ class _Round:
         manifest = self._federation.manifest(self._federation.newest.number)
         before = (manifest["evaluation"] or {}).get("intervals", {})
         return [
-            {
-                "domain": domain,
-                "before": tuple(before[domain]),
-                "after": told.interval,
-            }
+            {"domain": domain, "before": tuple(before[domain]), "after": told.interval}
             for domain, told in by_domain.items()
             if domain in before and told.interval[1] < before[domain][0]
         ]
