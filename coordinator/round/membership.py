@@ -247,7 +247,7 @@ def _solved_again(
         total, encoder, choices, solution, number=number, parent=newest.release, **more
     )
     folder = federation.release_folder(number)
-    release = sign(draft, federation.identity, folder).release
+    release = sign(draft, federation.identity, folder)
     published = LedgerRelease(number, release, cause, total.domains, left, terms)
     return published, solution.note
 
