@@ -42,7 +42,7 @@ def after_one(whole: Parties, tmp_path_factory: pytest.TempPathFactory) -> Parti
     with pytest.MonkeyPatch.context() as patch:
         make_haste(patch)
         parties = whole.copy(tmp_path_factory.mktemp("after-one") / "parties")
-        round_of(parties, Direct(parties, list(MEMBERS)))
+        round_of(parties, Direct(parties, MEMBERS))
         return parties
 
 

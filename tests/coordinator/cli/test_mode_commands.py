@@ -19,7 +19,13 @@ from ridgeway.coordinator.deploy.kept_bundles import keep_installed
 from ridgeway.coordinator.round.federation import PRIOR, Federation
 from ridgeway.coordinator.round.membership import retire
 from tests.support.commands import Workshop
-from tests.support.simulated_federation import found, own_texts, populate, round_of
+from tests.support.simulated_federation import (
+    ONE_EACH,
+    found,
+    own_texts,
+    populate,
+    round_of,
+)
 from tests.support.tiny import tiny_encoder
 
 
@@ -79,7 +85,7 @@ def test_an_address_that_no_holder_can_reach_is_warned_of(shop: Workshop) -> Non
 def test_results_are_on_stdout_and_changes_have_plain_words(shop: Workshop) -> None:
     """`verify` of both sides, and a rollback, which says how long it holds."""
     parties = found(shop / "place")
-    populate(parties, {"code": "code", "law": "law", "medicine": "medicine"})
+    populate(parties, ONE_EACH)
     round_of(parties)
     retire(parties.federation(), "code")
     parties.admit("code")

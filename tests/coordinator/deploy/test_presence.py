@@ -62,7 +62,7 @@ def test_a_second_log_in_is_told_with_the_holder_and_the_address(
     gate = parties.federation().link / "logs" / "gate.log"
     keys = {
         name: key_name(base64.b64encode(pem_key(holder.node)))
-        for name, holder in parties.federation().standing.roster.items()
+        for name, holder in parties.standing.roster.items()
     }
     gate.write_text(
         "a line from before\n" + SECOND_LOG_IN % (keys["law"], "10.0.0.1") + "\n"

@@ -77,9 +77,7 @@ def parties(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Parties:
 def quality_of(parties: Parties) -> Any:
     newest = parties.federation().newest
     assert newest is not None
-    return load_release(
-        parties.federation().release_folder(newest.number)
-    ).manifest.get("quality")
+    return load_release(parties.release_folder(newest.number)).manifest.get("quality")
 
 
 def kinds(transport: Direct) -> list[str]:
@@ -106,7 +104,7 @@ def test_the_table_of_a_release_is_the_sum_of_what_holders_share(
         "counts": [[20, 12, 0], [MIN_SCORES + 11, 0, 0], [0, 0, 0]],
     }
     round_of(clear, mode="clear")
-    folders = [each.federation().release_folder(1) for each in (parties, clear)]
+    folders = [each.release_folder(1) for each in (parties, clear)]
     assert contents(folders[0]) == contents(folders[1])
 
 

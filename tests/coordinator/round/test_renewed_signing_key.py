@@ -39,9 +39,13 @@ from ridgeway.coordinator.round.membership import rollback
 from tests.support.commands import Workshop
 from tests.support.faults import make_haste
 from tests.support.making import fixed_identity, sign_again
-from tests.support.simulated_federation import Parties, found, populate, round_of
-
-PEOPLE = {"code": "code", "law": "law", "medicine": "medicine"}
+from tests.support.simulated_federation import (
+    ONE_EACH,
+    Parties,
+    found,
+    populate,
+    round_of,
+)
 
 
 @pytest.fixture
@@ -49,14 +53,14 @@ def parties(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Parties:
     """A federation after its first round."""
     make_haste(monkeypatch)
     made = found(tmp_path, mode="masked", address="router.example.org:9443")
-    populate(made, PEOPLE)
+    populate(made, ONE_EACH)
     create_authority(made.federation().link, ["router.example.org"])
     round_of(made)
     return made
 
 
 def another_round(parties: Parties) -> int:
-    for name in PEOPLE:
+    for name in ONE_EACH:
         parties.ready(name)
     return round_of(parties).number
 
@@ -89,7 +93,7 @@ def test_holders_follow_the_chain_from_the_key_they_pinned(parties: Parties) -> 
     assert federation.identity.public not in (first, federation.keys[1])
     assert federation.keys[0] == first
     assert federation.verify()["releases"] == 3
-    for name in PEOPLE:
+    for name in ONE_EACH:
         holder = parties.holder(name)
         assert (holder.settings.policy.coordinator, holder.coordinator) == (
             first,
@@ -227,7 +231,7 @@ def test_an_amended_release_keeps_its_chain(parties: Parties) -> None:
     old = parties.federation().identity.public
     parties.federation().renew_key()
     another_round(parties)
-    folder = parties.federation().release_folder(2)
+    folder = parties.release_folder(2)
     amend_release(
         folder, {"evaluation": None}, load_identity(parties.federation().folder / KEY)
     )
@@ -238,7 +242,7 @@ def test_a_chain_that_was_damaged_does_not_verify(parties: Parties) -> None:
     """Also one whose links were signed by somebody else."""
     old = parties.federation().identity.public
     stranger = fixed_identity(1)
-    folder = parties.federation().release_folder(1)
+    folder = parties.release_folder(1)
     sign_again(folder, stranger, {})
     forged = hand_over(fixed_identity(2), stranger, 1)
     manifest = folder / "manifest.json"
@@ -430,7 +434,7 @@ def test_a_holder_renews_and_is_admitted_by_commands(
         ).code
         == 0
     )
-    assert parties.federation().ledger.standing().roster["law"].key == told["key"]
+    assert parties.standing.roster["law"].key == told["key"]
     assert "(you)" in {
         each["whose"]
         for each in shop.call("client", "status", law, "--json").json["handovers"]

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from ridgeway.common.base.errors import RoundFailed
 from ridgeway.common.protocol.messages import SealedSums
 from ridgeway.common.protocol.packet import open_packet
 from ridgeway.common.routing.release import ROUTER
@@ -17,7 +16,13 @@ from ridgeway.coordinator.round.round import run_round
 from ridgeway.coordinator.round.run_order import RoundWishes
 from tests.support.corpora_on_disk import write_jsonl
 from tests.support.hostile import MEMBERS
-from tests.support.simulated_federation import Direct, Parties, no_watch, own_texts
+from tests.support.simulated_federation import (
+    Direct,
+    Parties,
+    no_watch,
+    own_texts,
+    round_fails,
+)
 
 BACK = "medicine"
 
@@ -43,7 +48,7 @@ def totals(parties: Parties) -> list[Mapping[str, Any]]:
 
 
 def router(parties: Parties, number: int) -> bytes:
-    return (parties.federation().release_folder(number) / ROUTER).read_bytes()
+    return (parties.release_folder(number) / ROUTER).read_bytes()
 
 
 def sealed(transport: Direct) -> list[str]:
@@ -74,7 +79,7 @@ def test_who_comes_back_with_a_new_epoch_is_in_with_new_epochs_of_the_others(
     for open_epoch in (False, True):
         if open_epoch:
             without.ready(BACK)
-        with pytest.raises(RoundFailed, match="law-1, law-2 must open a new epoch"):
+        with round_fails("law-1, law-2 must open a new epoch"):
             round_of(without)
     assert totals(without) == had
     for name in set(MEMBERS) - {BACK}:
@@ -90,7 +95,7 @@ def test_a_kept_total_that_loses_a_domain_gives_way_to_one_that_does_not(
     the release.
     """
     assert rollback(without.federation(), 1).published is not None
-    with pytest.raises(RoundFailed, match="would lose medicine"):
+    with round_fails("would lose medicine"):
         round_of(without, BACK, end_rollback=True)
     assert len(totals(without)) == 2
 
