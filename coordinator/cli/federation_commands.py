@@ -110,12 +110,12 @@ def init(
             " from 1 to 65535"
         ) from None
     source = encoder or (PRIVATE_ENCODER if chosen == "private" else DEFAULT.encoder)
-    found = find_encoder(source)
+    shared = find_encoder(source)
     if chosen == "private":
-        check_private_encoder(found)
-    places = {"listen": listen, "address": address}
+        check_private_encoder(shared)
+    addresses = {"listen": listen, "address": address}
     settings = usual_settings(
-        found, **places, encoder=absolute_source(source), mode=chosen
+        shared, **addresses, encoder=absolute_source(source), mode=chosen
     )
     hosts = _hosts(listen, address)
     made = create_federation(
@@ -126,7 +126,7 @@ def init(
         {
             "folder": str(folder),
             "public_key": made.identity.public,
-            "encoder": found.fingerprint,
+            "encoder": shared.fingerprint,
             "mode": chosen,
         },
         ("made", str(folder), f"certificates for {', '.join(hosts)}"),
@@ -161,7 +161,7 @@ def up(
     federation = open_federation(folder)
     if metrics is not None:
         serve_metrics(FederationView(open_federation(folder.resolve())), metrics)
-    place = (
+    figures = (
         f"at {federation.settings.listen}",
         f"coordinator {federation.identity.public[:12]}",
     )
@@ -169,7 +169,7 @@ def up(
         keep_up(
             federation,
             stopped,
-            lambda: step("up", *place),
+            lambda: step("up", *figures),
             lambda words: step("note", words),
         )
         step("down", "all processes stopped")
@@ -272,8 +272,9 @@ def _renew_signing_key(federation: Federation, json: bool) -> None:
     )
 
 
-def _hosts(*places: str) -> list[str]:
-    return sorted({place.rpartition(":")[0].strip("[]") for place in places})
+def _hosts(*addresses: str) -> list[str]:
+    hosts = (address.rpartition(":")[0] for address in addresses)
+    return sorted({host.strip("[]") for host in hosts})
 
 
 def status(folder: CoordinatorFolder, json: Json = False) -> None:
@@ -286,26 +287,26 @@ def status(folder: CoordinatorFolder, json: Json = False) -> None:
     facts = FederationView(federation).standing()
     state = "up" if facts["up"] else "down"
     certificates = facts["certificates"].items()
-    ends = ", ".join(f"{name} to {each['ends'][:10]}" for name, each in certificates)
+    ends = ", ".join(f"{name} to {end['ends'][:10]}" for name, end in certificates)
     last = facts["round"]
     obstacles = (
         (
-            "stops" if each["stops"] else "note",
-            ", ".join(each["names"]),
-            each["words"],
-            each["remedy"],
+            "stops" if problem["stops"] else "note",
+            ", ".join(problem["names"]),
+            problem["words"],
+            problem["remedy"],
         )
-        for each in facts["obstacles"]
+        for problem in facts["obstacles"]
     )
     rows = [
         [
-            each["name"],
-            each["domain"] + _left_out(each),
-            "yes" if each["online"] else "no",
-            "yes" if each["in_newest"] else "no",
-            f"{each['release']:04}" if each["release"] else "none",
+            member["name"],
+            member["domain"] + _left_out(member),
+            "yes" if member["online"] else "no",
+            "yes" if member["in_newest"] else "no",
+            f"{member['release']:04}" if member["release"] else "none",
         ]
-        for each in facts["members"]
+        for member in facts["members"]
     ]
     show(
         facts,

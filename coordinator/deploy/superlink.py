@@ -62,7 +62,14 @@ def run(
         )
     with processes.only_one(folder, "a coordinator"):
         processes.end_leftovers(folder, log)
-        _check_outer_port(*outer)
+        try:
+            processes.bindable_port(*outer)
+        except OSError as error:
+            reason = error.strerror or error
+            raise ProcessError(
+                f"cannot listen on {outer[0]} port {outer[1]} ({reason}); choose another"
+                " port or address"
+            ) from None
         client = SuperLinkClient(folder)
         bundles = [bundle.sha256 for bundle in kept_bundles(folder)]
         forget_apps(folder / "flwr-home", bundles)
@@ -82,7 +89,9 @@ def run(
             started(client)
             shown = _certificate(folder)
             while not stopped():
-                if _certificate(folder) != shown and not federation.is_busy():
+                if _certificate(folder) != shown and not processes.is_held(
+                    federation.folder
+                ):
                     shown = _certificate(folder)
                     log(
                         "the certificate was renewed; restarting the SuperLink and"
@@ -183,17 +192,6 @@ def _internal_port(
 
 def _certificate(folder: Path) -> bytes:
     return (folder / "server.crt").read_bytes()
-
-
-def _check_outer_port(host: str, port: int) -> None:
-    """Raise unless the fleet proxy can listen where it should."""
-    try:
-        processes.bindable_port(host, port)
-    except OSError as error:
-        raise ProcessError(
-            f"cannot listen on {host} port {port} ({error.strerror or error}); choose"
-            " another port or address"
-        ) from None
 
 
 def _listens(host: str, port: int) -> bool:

@@ -236,7 +236,11 @@ class LateDelivery:
         now = time.monotonic()
         missing = self._missing()
         is_asked = missing == self._asked
-        if not missing or (is_asked and now < self._again) or federation.is_busy():
+        if (
+            not missing
+            or (is_asked and now < self._again)
+            or is_held(federation.folder)
+        ):
             return
         online = {node.name for node in client.nodes() if node.online} & missing
         if not online:

@@ -34,9 +34,9 @@ def round_progress(folder: Path, number: int) -> dict[str, Any] | None:
             events.extend(progress.Follower(path).events())
         opened = [event for event in events if isinstance(event, progress.RoundOpened)]
         if any(event.number == number for event in opened):
-            heard = datetime.fromtimestamp(path.stat().st_mtime, UTC)
+            written = datetime.fromtimestamp(path.stat().st_mtime, UTC)
             return {
-                "heard": heard.isoformat(timespec="seconds"),
+                "heard": written.isoformat(timespec="seconds"),
                 "stages": stages(events, opened[0].holders),
                 "holders": holder_states(events),
                 "lines": lines(events),

@@ -86,7 +86,9 @@ class RoundHistory:
                 record.release = facts["release"]
                 record.reason = facts["reason"]
             elif entry.kind == "refused":
-                known = {each.name: facts[each.name] for each in fields(AnswerRefused)}
+                known = {
+                    field.name: facts[field.name] for field in fields(AnswerRefused)
+                }
                 record.refusals.append(AnswerRefused(**known))
             else:
                 for name in facts["names"]:

@@ -77,7 +77,7 @@ class ClearGathering(Gathering):
         """As Gathering's; the ledger has for which router each has counted in its epoch."""
         counts = super().count(question, blob, names)
         contributions = self.standing.contributions
-        epochs = sorted(contributions[name].source for name in counts.heard)
+        epochs = sorted(contributions[name].source for name in counts.holders)
         self.ledger.note("counted_for", router=self._router, epochs=epochs)
         return counts
 

@@ -93,7 +93,7 @@ class RoundCounts:
     """
 
     rows: Mapping[str, CountedRow]
-    heard: frozenset[str]
+    holders: frozenset[str]
     sealed: frozenset[str] = frozenset()
 
     def calibration(self) -> _Counts:
@@ -274,7 +274,7 @@ class Gathering(ABC):
         """What these holders count on their held-out documents, each in an answer of its own."""
         rows = no_counts(question)
         domain_of = self.standing.domain_of
-        heard = set()
+        holders = set()
         for answer in self.channel.ask(question, Counted, names=names, blobs=[blob]):
             with answer.accept():
                 message = answer.message
@@ -282,8 +282,8 @@ class Gathering(ABC):
                 row = checked_row(question, np.array(numbers, dtype=np.int64))
                 rows[domain_of[answer.name]] += row
                 self.watch(CountsReceived(answer.name))
-                heard.add(answer.name)
-        return RoundCounts(rows, frozenset(heard))
+                holders.add(answer.name)
+        return RoundCounts(rows, frozenset(holders))
 
     def lose_nothing(self, names: Collection[str]) -> None:
         """Raise RoundFailed if the sums of these holders leave out a domain that the newest release

@@ -173,7 +173,6 @@ class Standing:
     counts_of: dict[str, set[str]] = field(default_factory=dict)
     handovers: HandOvers = field(default_factory=HandOvers)
     rounds: int = 0
-    open_round: str | None = None
 
     def take_in(self, entry: JournalEntry) -> None:
         facts = entry.facts
@@ -213,9 +212,6 @@ class Standing:
                 self.gone.add(self.roster[facts["name"]].node)
             case "opened":
                 self.rounds += 1
-                self.open_round = facts["round"]
-            case "closed":
-                self.open_round = None
             case "contributed":
                 given = _read(Contribution, facts)
                 self.contributions[given.name] = given

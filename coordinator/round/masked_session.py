@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import IO
+from typing import IO, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,6 +41,15 @@ from ridgeway.common.protocol.packet import Blob
 from ridgeway.coordinator.round.ask import Channel, HolderAnswer
 from ridgeway.coordinator.round.gathering import Check
 from ridgeway.coordinator.round.progress import SealedReceived, SecretsShared, SumOpened
+
+Answer = TypeVar(
+    "Answer",
+    messages.Envelopes,
+    messages.Held,
+    messages.SealedSums,
+    messages.Confirmed | messages.Locked,
+    messages.Revealed,
+)
 
 
 class Session:
@@ -82,12 +91,11 @@ class Session:
     def share(self) -> None:
         """Let every member deal its secrets out. Raises RoundFailed unless enough do."""
         request = messages.Share(cohort=self._cohort, agreement=self.agreement)
-        for answer in self._channel.ask(
+        answers = self._channel.ask(
             request, messages.Envelopes, names=list(self.index_of)
-        ):
+        )
+        for index, answer in self._of_this_session(answers):
             with answer.accept():
-                self._must_be_of_this_session(answer.message.session)
-                index = self.index_of[answer.name]
                 envelopes = self._dealt(index, answer.blobs[0])
                 self._envelopes[index] = envelopes
                 self._holders[index] = set(envelopes)
@@ -114,12 +122,9 @@ class Session:
         """Pass every member's envelopes on, and ask for nothing; returns who holds them."""
         holding = set()
         request = messages.Hold(session=self.id, shared=self.shared)
-        for answer in self._channel.ask(
-            request, messages.Held, own_blobs=self._forwarded()
-        ):
-            with answer.accept():
-                self._must_be_of_this_session(answer.message.session)
-                holding.add(answer.name)
+        answers = self._channel.ask(request, messages.Held, own_blobs=self._forwarded())
+        for _, answer in self._of_this_session(answers):
+            holding.add(answer.name)
         return holding
 
     def sum_statistics(
@@ -169,15 +174,13 @@ class Session:
         opening = Opening(self.agreement, sum_name, self._holders, size)
         with tempfile.TemporaryFile() as file:
             kept = SealedFile(file)
-            for answer in answers:
+            for index, answer in self._of_this_session(answers):
                 with answer.accept():
-                    self._must_be_of_this_session(answer.message.session)
                     if answer.message.lot != sum_name:
                         raise Refused(
                             "malformed",
                             f"expected {sum_name}, received {answer.message.lot}",
                         )
-                    index = self.index_of[answer.name]
                     sealed = Sealed.of_bytes(answer.blobs[0])
                     opening.add(index, sealed)
                     kept.keep(index, sealed)
@@ -271,10 +274,9 @@ class Session:
         """
         signatures: dict[MemberIndex, str] = {}
         names = [self.name_of[index] for index in request.sent]
-        for answer in self._channel.ask(request, expected, names=names):
+        answers = self._channel.ask(request, expected, names=names)
+        for index, answer in self._of_this_session(answers):
             with answer.accept():
-                self._must_be_of_this_session(answer.message.session)
-                index = self.index_of[answer.name]
                 key = self.agreement.keys[index - 1]
                 if not is_signed_by(key, answer.message.signature, words):
                     raise Refused(
@@ -306,10 +308,9 @@ class Session:
         held = by_owner(
             {index: dict.fromkeys(holders) for index, holders in self._holders.items()}
         )
-        for answer in self._channel.ask(request, messages.Revealed, names=asked):
+        answers = self._channel.ask(request, messages.Revealed, names=asked)
+        for giver, answer in self._of_this_session(answers):
             with answer.accept():
-                self._must_be_of_this_session(answer.message.session)
-                giver = self.index_of[answer.name]
                 shares = _by_place(answer.blobs[0], SHARE_BYTES, "shape_mismatch")
                 if set(shares) != set(held.get(giver, ())):
                     raise Refused(
@@ -319,9 +320,15 @@ class Session:
                 reveals[giver] = shares
         return reveals
 
-    def _must_be_of_this_session(self, session: str) -> None:
-        if session != self.id:
-            raise Refused("other_session", "an answer of another session")
+    def _of_this_session(
+        self, answers: Iterator[HolderAnswer[Answer]]
+    ) -> Iterator[tuple[MemberIndex, HolderAnswer[Answer]]]:
+        """The answers with their senders' indices; those of another session are refused."""
+        for answer in answers:
+            if answer.message.session == self.id:
+                yield self.index_of[answer.name], answer
+            else:
+                answer.error = Refused("other_session", "an answer of another session")
 
     def _must_suffice(self, members: int, what: str) -> None:
         needed = self.agreement.threshold

@@ -389,9 +389,7 @@ class _Round:
         if quality is not None:
             scores = int(quality.counts.sum())
             self._watch(progress.ExpertsMeasured(len(quality.experts), scores))
-        # all domains are calibrated together
-        calibration = {"": counts.calibration()}
-        fitted = fit(question.temperatures, calibration, len(total.domains))
+        fitted = fit(question.temperatures, counts.calibration(), len(total.domains))
         if fitted:
             curve = fitted.temperature, fitted.half, fitted.tail
             self._watch(
@@ -423,7 +421,7 @@ class _Round:
         assert privacy is not None
         domain_of = self._standing.domain_of
         # one noise for each holder that has counted
-        counted = [domain_of[name] for name in sorted(counts.heard)]
+        counted = [domain_of[name] for name in sorted(counts.holders)]
         rows = {
             domain: row.routed
             for domain, row in counts.rows.items()
@@ -461,7 +459,7 @@ class _Round:
         counts = self._gathering.count(question, blob, gathered.present)
         self._gathering.must_be_counted(
             question.domains,
-            counts.heard | counts.sealed,
+            counts.holders | counts.sealed,
             [member.name for member in gathered.members],
         )
         return counts

@@ -32,7 +32,9 @@ class DomainChange:
 
 def worse(changes: Sequence[DomainChange]) -> list[DomainChange]:
     """The domains that got worse."""
-    return [each for each in changes if _is_worse(each, SIGNIFICANCE / len(changes))]
+    return [
+        change for change in changes if _is_worse(change, SIGNIFICANCE / len(changes))
+    ]
 
 
 def _is_worse(change: DomainChange, level: float) -> bool:
