@@ -73,6 +73,7 @@ EVERYWHERE = (
     "set `address` in coordinator.toml and run `renew`, or create DIR again with"
     " --address HOST:PORT",
 )
+ANY_HOST = (["0.0.0.0"], ["::"])
 CoordinatorFolder = Annotated[Path, argument("The coordinator's folder.", "DIR")]
 
 
@@ -130,7 +131,7 @@ def init(
             "mode": chosen,
         },
         ("made", str(folder), f"certificates for {', '.join(hosts)}"),
-        ("warning", *EVERYWHERE) if _is_everywhere(address) else None,
+        ("warning", *EVERYWHERE) if _hosts(address) in ANY_HOST else None,
         ("key", made.identity.public, "signs releases; holders pin it"),
         ("mode", chosen, MODE_SENTENCES[chosen]),
         ("prior", "built-in text", made_with) if chosen == "private" else None,
@@ -140,10 +141,6 @@ def init(
         ),
         json=json,
     )
-
-
-def _is_everywhere(address: str) -> bool:
-    return address.rpartition(":")[0].strip("[]") in ("0.0.0.0", "::")
 
 
 def up(

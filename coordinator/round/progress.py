@@ -282,17 +282,12 @@ def progress_file(path: Path) -> Iterator[Watch]:
         try:
             yield write
         except BaseException as error:
-            known = isinstance(error, RidgewayError)
-            write(
-                RunFailed(
-                    str(error)
-                    if known
-                    else (
-                        f"the coordinator crashed: {error!r}; see logs/rounds.log in"
-                        " its folder"
-                    )
-                )
+            reason = (
+                f"the coordinator crashed: {error!r}; see logs/rounds.log in its folder"
             )
+            if isinstance(error, RidgewayError):
+                reason = str(error)
+            write(RunFailed(reason))
             raise
         write(RunDone())
 

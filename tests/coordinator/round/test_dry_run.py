@@ -130,22 +130,22 @@ def test_retired_holders_are_neither_counted_nor_asked(parties: Parties) -> None
     """They may be online for as long as they like: the round waits for the others, and refuses
     nobody.
     """
-    told: list[Event] = []
-    round_of(parties, Asked(parties), told.append)
+    events: list[Event] = []
+    round_of(parties, Asked(parties), events.append)
     retire(parties.federation(), "law")
-    told.clear()
+    events.clear()
     transport = Asked(parties)
     transport.down = {"medicine"}
     settings = parties.federation().folder / "coordinator.toml"
     settings.write_text(settings.read_text().replace("wait = 0.0", "wait = 0.2"))
     with pytest.raises(RoundFailed):
-        round_of(parties, transport, told.append)
+        round_of(parties, transport, events.append)
     assert {name for name, _ in transport.asked} == {"code-1", "code-2"}
-    assert [each.holders for each in of_kind(RoundOpened, told)] == [3]
-    assert {(each.online, each.wanted) for each in of_kind(HoldersAwaited, told)} == {
+    assert [each.holders for each in of_kind(RoundOpened, events)] == [3]
+    assert {(each.online, each.wanted) for each in of_kind(HoldersAwaited, events)} == {
         (2, 3)
     }
-    assert not of_kind(AnswerRefused, told)
+    assert not of_kind(AnswerRefused, events)
 
 
 def test_a_holder_that_has_not_approved_the_code_is_named_with_what_to_do(
@@ -175,9 +175,9 @@ def test_a_holder_whose_disk_is_full_is_named_so(
     """Beforehand and in the round, by its own code, and not as one that gave no answer."""
     transport = Asked(parties, "medicine")
     transport.failure = failure
-    told: list[Event] = []
-    dry_run(parties, transport, told.append)
-    assert [(each.name, each.code) for each in of_kind(AnswerRefused, told)] == [
+    events: list[Event] = []
+    dry_run(parties, transport, events.append)
+    assert [(each.name, each.code) for each in of_kind(AnswerRefused, events)] == [
         ("medicine", "disk_full")
     ]
     round_of(parties, Asked(parties))
@@ -196,9 +196,9 @@ def test_a_member_that_misses_others_names_them(parties: Parties) -> None:
         each for each in content["members"] if not each["name"].startswith("law")
     ]
     roster.write_text(json.dumps(content))
-    told: list[Event] = []
-    round_of(parties, Asked(parties), told.append)
-    [refused] = of_kind(AnswerRefused, told)
+    events: list[Event] = []
+    round_of(parties, Asked(parties), events.append)
+    [refused] = of_kind(AnswerRefused, events)
     assert (refused.name, refused.code) == ("medicine", "not_pinned")
     assert refused.reason.endswith(": law-1, law-2")
 
@@ -237,9 +237,9 @@ def test_two_releases_of_one_number_are_told_apart_and_mended(
         change.published is not None
         and change.published.number == clear.holder("law-1").newest == 2
     )
-    told: list[Event] = []
-    assert deliver_newest(clear.federation(), Direct(clear), told.append) == set()
-    [blocked] = of_kind(DeliveryBlocked, told)
+    events: list[Event] = []
+    assert deliver_newest(clear.federation(), Direct(clear), events.append) == set()
+    [blocked] = of_kind(DeliveryBlocked, events)
     assert (blocked.code, set(blocked.names)) == (
         "other_release",
         set(MEMBERS) - {"medicine"},
@@ -329,15 +329,15 @@ def test_a_dry_run_leaves_nothing_and_charges_nobody(any_mode: Parties) -> None:
         files = contents(federation.folder / "contributions")
         holders = {name: snapshot(parties, name) for name in MEMBERS}
         transport = Asked(parties)
-        told: list[Event] = []
-        check_round(federation, transport, told.append)
+        events: list[Event] = []
+        check_round(federation, transport, events.append)
         assert {kind for _, kind in transport.asked} == {"announce"}
         assert transport.reply_kinds == {"offer"}
         assert federation.ledger.journal.verify() == written
         assert federation.standing.rounds == rounds
         assert contents(federation.folder / "contributions") == files
         assert {name: snapshot(parties, name) for name in MEMBERS} == holders
-        assert [each.number for each in of_kind(RoundOpened, told)] == [0]
+        assert [each.number for each in of_kind(RoundOpened, events)] == [0]
         assert round_of(parties, Asked(parties)).number == number
         if parties.standing.rounds == 2:
             new_epochs(parties)
@@ -393,9 +393,9 @@ def test_a_dry_run_ends_as_the_round_would(parties: Parties) -> None:
         parties, Asked(parties), "code-1, code-2, law-1, law-2 must open a new epoch"
     )
     new_epochs(parties, "code-1", "law-1", "law-2")
-    told: list[Event] = []
-    dry_run(parties, Asked(parties), told.append)
-    assert [each.names for each in of_kind(HoldersWaiting, told)] == [["code-2"]]
+    events: list[Event] = []
+    dry_run(parties, Asked(parties), events.append)
+    assert [each.names for each in of_kind(HoldersWaiting, events)] == [["code-2"]]
     published = round_of(parties, Asked(parties))
     assert {member.name for member in published.members} == set(MEMBERS) - {"code-2"}
     transport = Asked(parties)
@@ -514,9 +514,9 @@ def test_the_command_says_what_each_has_to_do(
         "its",
     ] in said
     assert ["absent", "medicine", "no"] in said
-    told = shop.call(*command, "--json").json
-    assert (told["released"], told["absent"]) == (False, ["medicine"])
-    assert [(each["name"], each["code"]) for each in told["refused"]] == [
+    facts = shop.call(*command, "--json").json
+    assert (facts["released"], facts["absent"]) == (False, ["medicine"])
+    assert [(each["name"], each["code"]) for each in facts["refused"]] == [
         ("law-2", "bundle_refused")
     ]
     transport = Asked(parties, "law-1", "law-2", "code-1")

@@ -240,8 +240,8 @@ def test_where_noise_leaves_no_document_no_accuracy_is_told(
     )
     seen: list[Event] = []
     round_of(new, Direct(new), seen.append)
-    [told] = of_kind(RouterEvaluated, seen)
-    assert (told.documents, told.accuracy, told.interval) == (0, None, None)
+    [event] = of_kind(RouterEvaluated, seen)
+    assert (event.documents, event.accuracy, event.interval) == (0, None, None)
     assert new.federation().manifest(1)["evaluation"] is None
 
 
@@ -253,13 +253,13 @@ def test_an_accuracy_under_noise_is_told_with_its_interval(
     """
     seen: list[Event] = []
     round_of(new, Direct(new), seen.append)
-    [told] = of_kind(RouterEvaluated, seen)
+    [event] = of_kind(RouterEvaluated, seen)
     evaluation = new.federation().manifest(1)["evaluation"]
     if evaluation is None:  # noise left no document
         return
     low, high = evaluation["interval"]
     assert (low, high) == pytest.approx(
-        told.interval, abs=0.01
+        event.interval, abs=0.01
     ) and 0 <= low <= evaluation["accuracy"] <= high <= 100
     assert set(evaluation["intervals"]) == set(evaluation["domains"])
     assert high - low > 10
@@ -299,9 +299,9 @@ def test_a_router_that_is_surely_worse_is_not_published(
         new.rewrite(name, "max_epsilon = 1.5", "max_epsilon = 9.0")
 
     def next_round(watch: Watch = no_watch) -> LedgerRelease:
-        told = measured.pop(0)
+        accuracy = measured.pop(0)
         monkeypatch.setattr(
-            "ridgeway.coordinator.round.round.noisy_accuracy", lambda *_: told
+            "ridgeway.coordinator.round.round.noisy_accuracy", lambda *_: accuracy
         )
         for name in new.homes:
             new.ready(name)

@@ -380,8 +380,8 @@ def test_the_operator_renews_and_holders_follow_by_commands(
     keep_installed(parties.federation())
     write_invite(parties.federation())
     shutil.copy(folder / "invite" / INVITE, home)  # as `init` keeps it
-    told = shop.call("coordinator", "renew", folder, "--signing-key", "--json").json
-    assert (told["after"], told["handovers"]) == (
+    facts = shop.call("coordinator", "renew", folder, "--signing-key", "--json").json
+    assert (facts["after"], facts["handovers"]) == (
         parties.federation().identity.public,
         1,
     )
@@ -390,12 +390,12 @@ def test_the_operator_renews_and_holders_follow_by_commands(
         == 2
     )
     accepted = shop.call("client", "accept", home, "--invite", folder / "invite")
-    assert (accepted.code, told["after"] in accepted.stderr) == (0, True)
+    assert (accepted.code, facts["after"] in accepted.stderr) == (0, True)
     assert shop.call("client", "members", home, "--invite", folder / "invite").code == 0
     status = shop.call("client", "status", home, "--json").json
-    assert status["coordinator"] == told["after"]
+    assert status["coordinator"] == facts["after"]
     assert [(each["whose"], each["after"]) for each in status["handovers"]] == [
-        ("the coordinator", told["after"])
+        ("the coordinator", facts["after"])
     ]
     assert "handed over to" in shop.call("client", "status", home).stderr
     assert shop.call("client", "verify", home).code == 0
@@ -409,8 +409,8 @@ def test_the_operator_renews_and_holders_follow_by_commands(
         "--coordinator-key",
     )
     words = ("client", "init", "--invite", folder / "invite", *options)
-    assert shop.call(*words, told["before"], tmp_path / "one").code == 0
-    assert shop.call(*words, told["after"], tmp_path / "two").code == 0
+    assert shop.call(*words, facts["before"], tmp_path / "one").code == 0
+    assert shop.call(*words, facts["after"], tmp_path / "two").code == 0
     assert shop.call(*words, "1" * 64, tmp_path / "three").code == 2
 
 
@@ -420,8 +420,8 @@ def test_a_holder_renews_and_is_admitted_by_commands(
     """`renew --identity` writes a card with the hand-over; `admit` knows the holder by any key."""
     shop, folder = Workshop(tmp_path), parties.federation().folder
     law = parties.homes["law"]
-    told = shop.call("client", "renew", law, "--identity", "--json").json
-    assert told["key"] == parties.holder("law").identity.public != told["before"]
+    facts = shop.call("client", "renew", law, "--identity", "--json").json
+    assert facts["key"] == parties.holder("law").identity.public != facts["before"]
     assert (
         shop.call(
             "coordinator", "admit", folder, law / "holder.pub", "--name", "other"
@@ -434,7 +434,7 @@ def test_a_holder_renews_and_is_admitted_by_commands(
         ).code
         == 0
     )
-    assert parties.standing.roster["law"].key == told["key"]
+    assert parties.standing.roster["law"].key == facts["key"]
     assert "(you)" in {
         each["whose"]
         for each in shop.call("client", "status", law, "--json").json["handovers"]
