@@ -304,6 +304,11 @@ def round_fails(words: str) -> pytest.RaisesExc[RoundFailed]:
     return pytest.raises(RoundFailed, match=words)
 
 
+def names_of(release: LedgerRelease) -> set[str]:
+    """Whose sums are in a release."""
+    return {member.name for member in release.members}
+
+
 def of_kind(kind: type[Kind], events: Iterable[Any]) -> list[Kind]:
     """Of events, or messages, those of one type."""
     return [event for event in events if isinstance(event, kind)]

@@ -24,7 +24,7 @@ from ridgeway.coordinator.round.federation import (
 from ridgeway.coordinator.round.ledger import LedgerRelease
 from ridgeway.coordinator.round.membership import rollback
 from ridgeway.coordinator.round.round import check_round, run_round
-from tests.support.faults import Crash, make_haste
+from tests.support.faults import Crash
 from tests.support.simulated_federation import (
     ONE_EACH,
     Direct,
@@ -39,9 +39,8 @@ ROUNDS = 5
 
 
 @pytest.fixture
-def parties(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Parties:
+def parties(tmp_path: Path, haste: None) -> Parties:
     """A masked federation with a few releases, and what the years leave."""
-    make_haste(monkeypatch)
     made = found(tmp_path / "parties", mode="masked", keep=ROUNDS)
     populate(made, ONE_EACH)
     for _ in range(ROUNDS):

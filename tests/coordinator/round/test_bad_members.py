@@ -76,10 +76,7 @@ def released(tmp_path_factory: pytest.TempPathFactory) -> Parties:
 
 
 @pytest.fixture
-def parties(
-    released: Parties, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Parties:
-    make_haste(monkeypatch)
+def parties(released: Parties, tmp_path: Path, haste: None) -> Parties:
     return released.copy(tmp_path / "parties")
 
 
@@ -290,22 +287,15 @@ def test_a_member_does_not_send_a_damaged_epoch(parties: Parties) -> None:
     path.write_bytes(content)
     with round_fails(r"would lose medicine.*medicine refused \(failed"):
         round_of(parties, MEMBERS)
-    refused = [
-        entry.facts
-        for entry in parties.federation().ledger.journal.entries()
-        if entry.kind == "refused"
-    ]
+    refused = parties.entries("refused")
     assert [(each["name"], each["step"], each["code"]) for each in refused] == [
         ("medicine", "seal", "failed")
     ]
 
 
 @pytest.mark.parametrize("seed", seeds(8, 3))
-def test_honest_rounds_raise_no_alarm(
-    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_honest_rounds_raise_no_alarm(seed: int, tmp_path: Path, haste: None) -> None:
     """Two holders have other text of their domain than before, and all counts differ a little."""
-    make_haste(monkeypatch)
     parties = found(tmp_path, mode="masked")
     for name, domain in MEMBERS.items():
         parties.settle(name, domain, texts(f"{name} {seed}", domain, 24))

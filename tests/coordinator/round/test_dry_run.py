@@ -48,7 +48,6 @@ from ridgeway.coordinator.round.remedies import (
 from ridgeway.coordinator.round.round import check_round, deliver_newest, run_round
 from ridgeway.coordinator.round.run_order import RunOrder
 from tests.support.commands import Workshop
-from tests.support.faults import make_haste
 from tests.support.hostile import MEMBERS
 from tests.support.making import contents
 from tests.support.simulated_federation import (
@@ -56,6 +55,7 @@ from tests.support.simulated_federation import (
     Parties,
     dry_run,
     found,
+    names_of,
     of_kind,
     own_texts,
     populate,
@@ -67,9 +67,8 @@ HASH = "ab" * 32
 
 
 @pytest.fixture
-def parties(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Parties:
+def parties(tmp_path: Path, haste_with_changes: None) -> Parties:
     """Five holders of three domains, whose SuperNodes the SuperLink has let in."""
-    make_haste(monkeypatch, once=False)
     made = found(tmp_path, mode="masked")
     populate(made, MEMBERS)
     roster = made.standing.roster
@@ -207,8 +206,7 @@ def test_a_member_that_misses_others_names_them(parties: Parties) -> None:
 
 
 @pytest.fixture
-def clear(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Parties:
-    make_haste(monkeypatch, once=False)
+def clear(tmp_path: Path, haste_with_changes: None) -> Parties:
     made = found(tmp_path)
     populate(made, MEMBERS)
     return made
@@ -301,9 +299,8 @@ def snapshot(parties: Parties, name: str) -> tuple[Any, ...]:
 
 @pytest.fixture(params=["masked", "clear", "columns", "full"])
 def any_mode(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    request: pytest.FixtureRequest, tmp_path: Path, haste_with_changes: None
 ) -> Parties:
-    make_haste(monkeypatch, once=False)
     mode = request.param
     terms: dict[str, Any] = {"mode": mode}
     if mode in ("columns", "full"):
@@ -355,9 +352,7 @@ def test_dry_runs_without_end_are_no_other_for_a_holder_than_one(
     for _ in range(4):
         transport = Asked(any_mode)
         dry_run(any_mode, transport)
-        answers = {
-            name: open_packet(reply).message for name, reply in transport.replies
-        }
+        answers = dict(transport.messages)
         offers.append(
             {
                 name: each.model_copy(update={"advert": None})
@@ -397,7 +392,7 @@ def test_a_dry_run_ends_as_the_round_would(parties: Parties) -> None:
     dry_run(parties, Asked(parties), events.append)
     assert [each.names for each in of_kind(HoldersWaiting, events)] == [["code-2"]]
     published = round_of(parties, Asked(parties))
-    assert {member.name for member in published.members} == set(MEMBERS) - {"code-2"}
+    assert names_of(published) == set(MEMBERS) - {"code-2"}
     transport = Asked(parties)
     transport.down = {"medicine"}
     new_epochs(parties)

@@ -22,12 +22,12 @@ from ridgeway.common.routing.release import load_release
 from ridgeway.coordinator.round.federation import FederationSettings
 from ridgeway.coordinator.round.gathering import checked_row, sizes_of
 from ridgeway.coordinator.round.membership import retire
-from tests.support.faults import make_haste
 from tests.support.making import contents
 from tests.support.simulated_federation import (
     Direct,
     Parties,
     found,
+    names_of,
     populate,
     round_of,
 )
@@ -60,9 +60,8 @@ def write_scores(
 
 
 @pytest.fixture
-def parties(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Parties:
+def parties(tmp_path: Path, haste: None) -> Parties:
     """Four holders with scores, of whom medicine's does not share them."""
-    make_haste(monkeypatch)
     made = found(tmp_path / "parties", mode="masked", experts=EXPERTS)
     populate(made, HOLDERS)
     for name, scores in SCORES.items():
@@ -136,7 +135,7 @@ def test_a_score_file_that_cannot_be_read_opens_no_epoch(parties: Parties) -> No
     with pytest.raises(RidgewayError):
         parties.ready("law-2")
     published = round_of(parties)
-    assert {member.name for member in published.members} == set(HOLDERS)
+    assert names_of(published) == set(HOLDERS)
     assert quality_of(parties)["counts"][1] == [MIN_SCORES + 11, 0, 0]
 
 

@@ -19,7 +19,6 @@ from ridgeway.coordinator.round.membership import retire
 from ridgeway.coordinator.round.round import run_round
 from ridgeway.coordinator.round.run_order import RoundWishes
 from tests.support.commands import Workshop
-from tests.support.faults import make_haste
 from tests.support.simulated_federation import (
     Direct,
     Parties,
@@ -34,9 +33,8 @@ PEOPLE = {"code-1": "code", "code-2": "code", "law": "law", "medicine": "medicin
 
 
 @pytest.fixture
-def parties(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Parties:
+def parties(tmp_path: Path, haste_with_changes: None) -> Parties:
     """Four holders of three domains, with a first release in the clear."""
-    make_haste(monkeypatch, once=False)
     made = found(tmp_path)
     populate(made, PEOPLE)
     round_of(made)

@@ -16,7 +16,6 @@ from ridgeway.coordinator.round.ledger import LedgerRelease
 from ridgeway.coordinator.round.membership import remove, retire, rollback
 from ridgeway.coordinator.round.round import run_round
 from ridgeway.coordinator.round.run_order import RoundWishes
-from tests.support.faults import make_haste
 from tests.support.hostile import MEMBERS
 from tests.support.simulated_federation import (
     Direct,
@@ -36,9 +35,8 @@ def mode(request: pytest.FixtureRequest) -> Mode:
 
 
 @pytest.fixture
-def parties(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: Mode) -> Parties:
+def parties(tmp_path: Path, haste_with_changes: None, mode: Mode) -> Parties:
     """Five holders of three domains, with a first release."""
-    make_haste(monkeypatch, once=False)
     made = found(tmp_path, mode=mode)
     populate(made, MEMBERS)
     round_of(made)
@@ -76,7 +74,7 @@ def test_a_round_stops_before_it_opens_a_total_without_a_domain(
         r"medicine refused \(window_not_allowed: .*must allow these terms"
     ):
         round_of(parties)
-    assert len(parties.federation().ledger.journal.entries("totalled")) == 1
+    assert len(parties.entries("totalled")) == 1
     assert latest(parties) == "0001"
 
 

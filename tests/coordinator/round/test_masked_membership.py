@@ -32,13 +32,13 @@ from ridgeway.coordinator.round.ledger import LedgerRelease
 from ridgeway.coordinator.round.masked_round import too_few_on_roster
 from ridgeway.coordinator.round.membership import remove, retire
 from ridgeway.coordinator.round.round import run_round
-from tests.support.faults import make_haste
 from tests.support.hostile import MEMBERS
 from tests.support.rosters import unpin
 from tests.support.simulated_federation import (
     Direct,
     Parties,
     found,
+    names_of,
     no_watch,
     populate,
     round_fails,
@@ -57,7 +57,7 @@ def round_of(
 
 
 def sealed_statistics(transport: Direct) -> list[str]:
-    messages = [(name, open_packet(reply).message) for name, reply in transport.replies]
+    messages = transport.messages
     return [
         name
         for name, each in messages
@@ -85,7 +85,7 @@ def test_the_round_after_a_domain_has_left_waits_for_new_epochs(
     later.new_epochs()
     published = round_of(later)
     assert published.domains == ("code", "law")
-    assert {member.name for member in published.members} == set(MEMBERS) - {"medicine"}
+    assert names_of(published) == set(MEMBERS) - {"medicine"}
     totals = [
         {member["source"] for member in each["members"]}
         for each in later.entries("totalled")
@@ -263,7 +263,7 @@ def test_a_wrong_answer_at_any_step_is_refused_by_name_and_the_others_go_on(
     """Where four of five are enough, one that answers wrongly costs nothing but its own part."""
     published = round_of(parties, transport=Lying(parties, kind, lie))
     assert (LIAR, step, code) in refusals(parties)
-    assert {member.name for member in published.members} >= set(MEMBERS) - {LIAR}
+    assert names_of(published) >= set(MEMBERS) - {LIAR}
     parties.federation().ledger.verify()
 
 
@@ -305,13 +305,10 @@ def test_garbage_dealt_out_by_one_member_ends_the_round_and_names_it(
 # What is known without asking anybody
 
 
-def test_a_roster_that_is_too_small_is_said_to_be(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_roster_that_is_too_small_is_said_to_be(tmp_path: Path, haste: None) -> None:
     """As long as there are fewer than three: masks need as many, and other holders insist on as
     many.
     """
-    make_haste(monkeypatch)
     parties = found(tmp_path / "masked", mode="masked")
     assert (
         too_few_on_roster(parties.federation())

@@ -25,7 +25,7 @@ from ridgeway.coordinator.round.progress import HoldersWaiting
 from ridgeway.coordinator.round.reference import reference_round
 from ridgeway.coordinator.round.round import run_round
 from ridgeway.coordinator.round.run_order import RoundWishes
-from tests.support.faults import Crash, epoch_of, let_join, make_haste
+from tests.support.faults import Crash, epoch_of, let_join
 from tests.support.hostile import FEATURES, MEMBERS, plain_sum
 from tests.support.making import contents
 from tests.support.simulated_federation import (
@@ -34,6 +34,7 @@ from tests.support.simulated_federation import (
     Parties,
     dry_run,
     found,
+    names_of,
     no_watch,
     of_kind,
     populate,
@@ -78,7 +79,7 @@ def round_of(
 
 def kinds(transport: Direct, kind: type[Any], lot: str | None = None) -> list[str]:
     """Who has answered with a message of this kind."""
-    given = [(name, open_packet(reply).message) for name, reply in transport.replies]
+    given = transport.messages
     return [
         name
         for name, each in given
@@ -115,10 +116,9 @@ COHORTS: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
 
 @pytest.mark.parametrize("name", COHORTS)
 def test_a_masked_release_is_the_clear_one_byte_for_byte(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, tmp_path: Path, haste: None
 ) -> None:
     """Weights, evaluation, calibration, manifest: masks leave no trace."""
-    make_haste(monkeypatch)
     domains, settings = COHORTS[name]
     masked = found(tmp_path / "masked", mode="masked", **settings)
     populate(masked, domains)
@@ -289,13 +289,10 @@ def test_more_than_two_thirds_of_the_roster_must_be_there(parties: Parties) -> N
     total_is_that_of(parties, there, there)
 
 
-def test_too_few_for_the_settings_are_not_opened(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_few_for_the_settings_are_not_opened(tmp_path: Path, haste: None) -> None:
     """Though the threshold would allow it: who is asked for by the operator is counted before
     anything is opened.
     """
-    make_haste(monkeypatch)
     parties = found(
         tmp_path,
         mode="masked",
@@ -380,7 +377,7 @@ def test_other_settings_make_another_release_of_the_same_total_and_counts(
 
 
 def lots(transport: Direct) -> list[str]:
-    messages = [open_packet(reply).message for _, reply in transport.replies]
+    messages = [message for _, message in transport.messages]
     return [each.lot for each in of_kind(SealedSums, messages)]
 
 
@@ -417,7 +414,7 @@ def test_one_new_epoch_is_in_no_total_with_old_ones(later: Parties) -> None:
     later.new_epochs("code-1", "code-2", "medicine")
     seen: list[Any] = []
     published = run_round(later.federation(), Direct(later, MEMBERS), seen.append)
-    assert {member.name for member in published.members} == set(MEMBERS) - {"law-2"}
+    assert names_of(published) == set(MEMBERS) - {"law-2"}
     assert [each.names for each in of_kind(HoldersWaiting, seen)] == [["law-2"]]
 
 

@@ -27,7 +27,7 @@ from ridgeway.coordinator.round.progress import Event, TotalGathered
 from ridgeway.coordinator.round.round import deliver_newest, run_round
 from ridgeway.coordinator.round.run_order import RoundWishes
 from tests.support.corpora_on_disk import touch_later, write_jsonl
-from tests.support.faults import Crash, make_haste, router_bytes
+from tests.support.faults import Crash, router_bytes
 from tests.support.making import contents, fixed_identity, sign_again
 from tests.support.simulated_federation import (
     ONE_EACH,
@@ -43,9 +43,7 @@ from tests.support.simulated_federation import (
 ANY = (*ONE_EACH, "poetry")
 
 
-@pytest.fixture(autouse=True)
-def _haste(monkeypatch: pytest.MonkeyPatch) -> None:
-    make_haste(monkeypatch, once=False)
+pytestmark = pytest.mark.usefixtures("haste_with_changes")
 
 
 @pytest.fixture
@@ -74,8 +72,8 @@ def senders(transport: Direct) -> list[str]:
     """Who sent statistics."""
     return [
         name
-        for name, reply in transport.replies
-        if open_packet(reply).message.kind == "clear_statistics"
+        for name, message in transport.messages
+        if message.kind == "clear_statistics"
     ]
 
 
@@ -138,10 +136,7 @@ def test_an_unchanged_round_asks_nobody_for_sums_and_leaves_the_release(
     second, transport = round_of(parties, down=("law",))
     assert senders(transport) == []
     assert (second.number, second.release) == (first.number, first.release)
-    assert (
-        parties.federation().ledger.journal.entries("closed")[-1].facts["reason"]
-        == "nothing has changed"
-    )
+    assert parties.entries("closed")[-1]["reason"] == "nothing has changed"
     assert (
         parties.federation().folder / "releases" / "latest"
     ).resolve().name == "0001"

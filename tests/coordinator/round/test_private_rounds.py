@@ -49,6 +49,7 @@ from tests.support.simulated_federation import (
     Parties,
     dry_run,
     found,
+    names_of,
     no_watch,
     of_kind,
     own_texts,
@@ -100,14 +101,12 @@ def made(fresh: Parties, tmp_path_factory: pytest.TempPathFactory) -> Parties:
 
 
 @pytest.fixture
-def new(fresh: Parties, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Parties:
-    make_haste(monkeypatch)
+def new(fresh: Parties, tmp_path: Path, haste: None) -> Parties:
     return fresh.copy(tmp_path / "parties")
 
 
 @pytest.fixture
-def parties(made: Parties, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Parties:
-    make_haste(monkeypatch)
+def parties(made: Parties, tmp_path: Path, haste: None) -> Parties:
     return made.copy(tmp_path / "parties")
 
 
@@ -400,7 +399,7 @@ def test_one_of_two_holders_of_a_domain_may_fall_away(new: Parties) -> None:
     """The release is of the others; who fell away before it signed or sent has paid nothing."""
     kind = "collect" if mode_of(new) == "columns" else "seal"
     published = round_of(new, Falling(new, kind, "law-1"))
-    assert {member.name for member in published.members} == set(MEMBERS) - {"law-1"}
+    assert names_of(published) == set(MEMBERS) - {"law-1"}
     assert expenses(new, "law-1") == []
     assert len(expenses(new, "law-2")) == 2
 
@@ -465,7 +464,7 @@ def test_an_older_copy_of_a_holders_folder_does_not_give_the_budget_back(
         published = round_of(
             new, transport, even_unchanged=True, accept_unevaluated=DOMAINS
         )
-        assert {member.name for member in published.members} == set(MEMBERS) - {"law-1"}
+        assert names_of(published) == set(MEMBERS) - {"law-1"}
     else:  # a total without it is another one, in which the others' epochs are not
         with round_fails("older_copy"):
             round_of(new, transport, even_unchanged=True, accept_unevaluated=DOMAINS)
@@ -515,7 +514,7 @@ def test_a_release_that_does_not_follow_from_its_total_is_refused(
     monkeypatch.setattr("ridgeway.coordinator.round.round.compose", other)
     transport = Direct(new)
     round_of(new, transport)
-    refused = [open_packet(reply).message for _, reply in transport.replies]
+    refused = [message for _, message in transport.messages]
     assert [each.code for each in of_kind(Refusal, refused)] == ["bad_release"] * len(
         MEMBERS
     )
@@ -534,7 +533,7 @@ def test_a_release_of_other_domains_than_were_solved_is_refused(
     )
     transport = Direct(new)
     round_of(new, transport)
-    refused = [open_packet(reply).message for _, reply in transport.replies]
+    refused = [message for _, message in transport.messages]
     assert [each.code for each in of_kind(Refusal, refused)] == ["bad_release"] * len(
         MEMBERS
     )
@@ -570,11 +569,8 @@ def test_features_of_words_are_refused_on_both_sides(
 # What is summed and counted
 
 
-def test_a_long_text_is_one_document(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_long_text_is_one_document(tmp_path: Path, haste_with_changes: None) -> None:
     """Cut into pieces for the tokenizer or not: it counts once, in sums as among those held out."""
-    make_haste(monkeypatch, once=False)
     parties = settled(tmp_path, "columns")
     long = "the law says " * 20_000
     [corpus] = parties.holder("law-1").settings.corpus

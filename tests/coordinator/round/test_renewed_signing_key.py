@@ -37,7 +37,6 @@ from ridgeway.coordinator.deploy.supervisor import announce, write_invite
 from ridgeway.coordinator.round.federation import KEY, Federation
 from ridgeway.coordinator.round.membership import rollback
 from tests.support.commands import Workshop
-from tests.support.faults import make_haste
 from tests.support.making import fixed_identity, sign_again
 from tests.support.simulated_federation import (
     ONE_EACH,
@@ -49,9 +48,8 @@ from tests.support.simulated_federation import (
 
 
 @pytest.fixture
-def parties(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Parties:
+def parties(tmp_path: Path, haste: None) -> Parties:
     """A federation after its first round."""
-    make_haste(monkeypatch)
     made = found(tmp_path, mode="masked", address="router.example.org:9443")
     populate(made, ONE_EACH)
     create_authority(made.federation().link, ["router.example.org"])

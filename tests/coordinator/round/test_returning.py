@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from ridgeway.common.protocol.messages import SealedSums
-from ridgeway.common.protocol.packet import open_packet
 from ridgeway.common.routing.release import ROUTER
 from ridgeway.coordinator.round.ledger import MAX_TOTALS, LedgerRelease
 from ridgeway.coordinator.round.membership import remove, rollback
@@ -42,9 +41,7 @@ def round_of(
 
 
 def totals(parties: Parties) -> list[Mapping[str, Any]]:
-    return [
-        entry.facts for entry in parties.federation().ledger.journal.entries("totalled")
-    ]
+    return parties.entries("totalled")
 
 
 def router(parties: Parties, number: int) -> bytes:
@@ -53,9 +50,7 @@ def router(parties: Parties, number: int) -> bytes:
 
 def sealed(transport: Direct) -> list[str]:
     return [
-        name
-        for name, each in transport.replies
-        if isinstance(open_packet(each).message, SealedSums)
+        name for name, message in transport.messages if isinstance(message, SealedSums)
     ]
 
 

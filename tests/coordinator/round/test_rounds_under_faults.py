@@ -47,6 +47,7 @@ from tests.support.simulated_federation import (
     Direct,
     Parties,
     found,
+    names_of,
     no_watch,
     own_texts,
     populate,
@@ -482,7 +483,7 @@ def test_wherever_the_coordinator_is_killed_the_next_round_goes_on_from_there(
             1,
         )  # it died with the release, or before it
         assert parties.federation().manifest(1)["evaluation"] is not None
-        assert {member.name for member in published.members} == set(THERE)
+        assert names_of(published) == set(THERE)
 
     stride = 1 if long_run else USUAL_STRIDE
     assert kill_at_every_step(world.parties, THERE, tmp_path, goes_on, stride) > least

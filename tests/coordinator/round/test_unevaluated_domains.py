@@ -22,7 +22,6 @@ from ridgeway.coordinator.round.progress import Watch
 from ridgeway.coordinator.round.round import run_round
 from ridgeway.coordinator.round.run_order import RoundWishes, RunOrder
 from tests.support.commands import Workshop
-from tests.support.faults import make_haste
 from tests.support.hostile import MEMBERS
 from tests.support.simulated_federation import (
     Direct,
@@ -39,11 +38,8 @@ MODES: tuple[Mode, ...] = ("clear", "masked", "private")
 
 
 @pytest.fixture(params=MODES)
-def parties(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Parties:
+def parties(request: pytest.FixtureRequest, tmp_path: Path, haste: None) -> Parties:
     """Five holders of three domains; medicine has one."""
-    make_haste(monkeypatch)
     made = found(tmp_path, mode=request.param)
     public = [own_texts("public", domain, 20) for domain in ("code", "law", "medicine")]
     write_prior(make_prior(made.encoder, public), made.federation().folder / PRIOR)

@@ -130,8 +130,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Parties:
 
 
 @pytest.fixture
-def parties(whole: Parties, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Parties:
-    make_haste(monkeypatch)
+def parties(whole: Parties, tmp_path: Path, haste: None) -> Parties:
     return whole.copy(tmp_path / "parties")
 
 
@@ -384,12 +383,11 @@ def test_bad_counts_are_refused_and_change_nothing(
 
 
 def test_one_plain_mass_cannot_use_up_the_bound_of_all(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, haste: None
 ) -> None:
     """Where masses are not normalised, sums that leave no room for the others' are refused, and the
     round goes on.
     """
-    make_haste(monkeypatch)
     parties = found(tmp_path / "tokens", weighting="tokens")
     populate(parties, ONE_EACH)
 
@@ -416,8 +414,6 @@ def test_too_few_good_ones_make_no_release_and_what_they_sent_is_kept(
     again = Direct(parties)
     run_round(parties.federation(), again, no_watch)
     sent = [
-        name
-        for name, reply in again.replies
-        if open_packet(reply).message.kind == "clear_statistics"
+        name for name, message in again.messages if message.kind == "clear_statistics"
     ]
     assert sent == ["law", "medicine"]
