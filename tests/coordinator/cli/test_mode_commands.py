@@ -52,24 +52,17 @@ def test_a_new_federation_is_private_unless_told_otherwise(shop: Workshop) -> No
             Federation(shop / mode).settings.mode == mode
             and "built-in text" not in other.stderr
         )
-    told = shop.call(
+    facts = shop.call(
         "coordinator", "init", shop / "json", "--mode", "masked", *encoder, "--json"
     ).json
-    assert told["mode"] == "masked"
+    assert facts["mode"] == "masked"
 
 
 def test_an_address_that_no_holder_can_reach_is_warned_of(shop: Workshop) -> None:
     """Where invitations would name every address of the machine, and only there."""
-    made = (
-        "coordinator",
-        "init",
-        "--mode",
-        "masked",
-        "--encoder",
-        f"dir:{shop / 'encoder'}",
-        "--listen",
-        "0.0.0.0:9443",
-    )
+    encoder = ("--encoder", f"dir:{shop / 'encoder'}")
+    listening = "coordinator init --mode masked --listen 0.0.0.0:9443".split()
+    made = (*listening, *encoder)
     assert (
         "warning   invitations contain an address that no holder"
         in shop.call(*made, shop / "one").stderr
