@@ -71,6 +71,18 @@ class Parties:
     def release_folder(self, number: int) -> Path:
         return self.federation().release_folder(number)
 
+    def sums_files(self) -> set[str]:
+        """The names of the files of sums that the coordinator keeps: their digests."""
+        folder = self.federation().folder / "contributions"
+        return {path.stem for path in folder.iterdir()}
+
+    def change_settings(self, old: str, new: str) -> None:
+        """Change the coordinator's settings, as the operator would with an editor."""
+        path = self.federation().folder / "coordinator.toml"
+        text = path.read_text()
+        assert old in text, old
+        path.write_text(text.replace(old, new))
+
     def holder(self, name: str) -> Holder:
         return Holder(self.homes[name])
 

@@ -135,8 +135,7 @@ def test_retired_holders_are_neither_counted_nor_asked(parties: Parties) -> None
     events.clear()
     transport = Asked(parties)
     transport.down = {"medicine"}
-    settings = parties.federation().folder / "coordinator.toml"
-    settings.write_text(settings.read_text().replace("wait = 0.0", "wait = 0.2"))
+    parties.change_settings("wait = 0.0", "wait = 0.2")
     with pytest.raises(RoundFailed):
         round_of(parties, transport, events.append)
     assert {name for name, _ in transport.asked} == {"code-1", "code-2"}

@@ -114,12 +114,7 @@ def test_scores_take_no_exchange_and_no_opened_sum_of_their_own(
     nothing of experts.
     """
     plain = parties.copy(tmp_path / "plain")
-    settings = plain.federation().folder / "coordinator.toml"
-    settings.write_text(
-        settings.read_text().replace(
-            'experts = ["large", "small", "nobody\'s"]', "experts = []"
-        )
-    )
+    plain.change_settings('experts = ["large", "small", "nobody\'s"]', "experts = []")
     both = [Direct(parties), Direct(plain)]
     for each, transport in zip((parties, plain), both, strict=True):
         round_of(each, transport)
@@ -144,11 +139,9 @@ def test_other_experts_are_asked_about_with_the_next_epochs(parties: Parties) ->
     release stands.
     """
     round_of(parties)
-    settings = parties.federation().folder / "coordinator.toml"
-    text = settings.read_text().replace(
+    parties.change_settings(
         'experts = ["large", "small", "nobody\'s"]', 'experts = ["elsewhere"]'
     )
-    settings.write_text(text)
     assert round_of(parties).number == 1
     for name in HOLDERS:
         parties.ready(name)

@@ -65,12 +65,6 @@ def sealed_statistics(transport: Direct) -> list[str]:
     ]
 
 
-def sums(parties: Parties) -> set[str]:
-    return {
-        path.stem for path in (parties.federation().folder / "contributions").iterdir()
-    }
-
-
 # Retiring and removing
 
 
@@ -100,10 +94,10 @@ def test_removing_says_that_the_sums_are_hidden_and_makes_no_release(
     """Nobody can take one holder's sums out of a masked total; the total itself is kept no
     longer.
     """
-    assert len(sums(later)) == 2
+    assert len(later.sums_files()) == 2
     change = remove(later.federation(), "medicine")
     assert (change.published, change.hidden, change.names_it) == (None, True, True)
-    assert sums(later) == set()
+    assert later.sums_files() == set()
     newest = later.federation().newest
     assert newest is not None
     assert newest.number == 1
@@ -137,7 +131,7 @@ def test_a_holder_that_was_in_no_total_is_removed_without_a_word_of_masks(
     later.admit("poetry")
     change = remove(later.federation(), "poetry")
     assert (change.published, change.hidden, change.names_it) == (None, False, False)
-    assert len(sums(later)) == 2
+    assert len(later.sums_files()) == 2
 
 
 # Crashes of the coordinator
@@ -209,7 +203,7 @@ def test_a_member_that_seals_something_else_spoils_the_total_and_is_told_of_in_w
         round_of(parties, transport=lying)
     assert parties.federation().newest is None
     assert parties.entries("totalled") == []
-    assert sums(parties) == set()
+    assert parties.sums_files() == set()
     parties.federation().ledger.verify()
     assert round_of(parties).number == 1
 

@@ -87,13 +87,9 @@ def kinds(transport: Direct, kind: type[Any], lot: str | None = None) -> list[st
     ]
 
 
-def totals(parties: Parties) -> list[Path]:
-    return list((parties.federation().folder / "contributions").iterdir())
-
-
 def nothing_was_opened(parties: Parties) -> None:
     assert parties.entries("totalled") == []
-    assert totals(parties) == []
+    assert not parties.sums_files()
     assert parties.federation().newest is None
 
 
@@ -338,19 +334,13 @@ def test_after_a_round_in_which_nothing_has_changed_the_release_stands(
     later.federation().ledger.verify()
 
 
-def change_settings(parties: Parties, old: str, new: str) -> None:
-    path = parties.federation().folder / "coordinator.toml"
-    assert old in path.read_text()
-    path.write_text(path.read_text().replace(old, new))
-
-
 def test_other_settings_make_another_release_of_the_same_total_and_counts(
     later: Parties,
 ) -> None:
     """What was counted is used again, and nobody is asked twice; for another router nobody counts
     in this epoch.
     """
-    change_settings(later, "threshold = 0.0", 'threshold = 0.5\nfallback = "general"')
+    later.change_settings("threshold = 0.0", 'threshold = 0.5\nfallback = "general"')
     transport = Direct(later, MEMBERS)
     second = round_of(later, transport=transport)
     assert not kinds(transport, SealedSums)
@@ -360,7 +350,7 @@ def test_other_settings_make_another_release_of_the_same_total_and_counts(
         load_release(later.release_folder(number)).manifest for number in (1, 2)
     ]
     assert manifests[0]["evaluation"] == manifests[1]["evaluation"] is not None
-    change_settings(later, "ridge = 0.01", "ridge = 0.1")
+    later.change_settings("ridge = 0.01", "ridge = 0.1")
     with round_fails("no holder of code, law, medicine evaluated the router"):
         round_of(later, transport=transport)
     assert (

@@ -252,24 +252,17 @@ def test_removing_a_holder_gives_the_router_of_a_federation_that_never_had_it(
     """Byte for byte, without asking anybody; its sums are erased."""
     other = never_had(tmp_path, parties, "medicine")
     round_of(parties)
-    assert len(sums_files(parties)) == 3
+    assert len(parties.sums_files()) == 3
     digest = parties.standing.contributions["medicine"].digest
     change = remove(parties.federation(), "medicine")
     assert change.published is not None
     assert change.unbalanced == ()
     assert (change.published.number, change.published.domains) == (2, ("code", "law"))
     assert router(parties, change.published) == router(other, round_of(other)[0])
-    assert len(sums_files(parties)) == 2
-    assert digest not in sums_files(parties)
+    assert len(parties.sums_files()) == 2
+    assert digest not in parties.sums_files()
     assert "medicine" not in parties.standing.roster
     parties.federation().ledger.verify()
-
-
-def sums_files(parties: Parties) -> set[str]:
-    return {
-        path.stem
-        for path in (parties.federation().folder / "contributions").glob("*.sums")
-    }
 
 
 def test_removing_one_of_two_holders_of_a_domain_says_whose_share_no_longer_fits(
@@ -300,7 +293,7 @@ def test_removing_a_holder_of_a_retired_domain_takes_it_out_of_the_router(
     change = remove(parties.federation(), "medicine")
     assert change.published is not None
     assert router(parties, change.published) == router(other, round_of(other)[0])
-    assert len(sums_files(parties)) == 2
+    assert len(parties.sums_files()) == 2
 
 
 def test_a_holder_that_sent_nothing_is_removed_without_a_release(
@@ -331,7 +324,7 @@ def test_one_of_the_last_two_is_removed_though_no_router_can_be_made_without_it(
     change = remove(parties.federation(), "law")
     assert (change.published, change.names_it) == (None, True)
     assert set(parties.standing.roster) == {"code"}
-    assert sums_files(parties) == {parties.standing.contributions["code"].digest}
+    assert parties.sums_files() == {parties.standing.contributions["code"].digest}
     parties.federation().ledger.verify()
 
 

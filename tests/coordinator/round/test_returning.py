@@ -99,12 +99,7 @@ def test_after_a_rollback_the_kept_total_gives_the_router_again(later: Parties) 
     """Nobody seals, signs or counts anything: the kept total and its counts give the very router of
     then.
     """
-    settings = later.federation().folder / "coordinator.toml"
-    settings.write_text(
-        settings.read_text().replace(
-            "threshold = 0.0", 'threshold = 0.5\nfallback = "general"'
-        )
-    )
+    later.change_settings("threshold = 0.0", 'threshold = 0.5\nfallback = "general"')
     round_of(later)
     assert rollback(later.federation(), 1).published is not None
     made, transport = round_of(later, end_rollback=True)
@@ -132,9 +127,7 @@ def test_of_many_totals_the_newest_are_kept_and_a_removed_holder_is_in_none(
     assert len(ledger.standing().totalled_epochs) == len(MEMBERS) * (MAX_TOTALS + 2)
     ledger.erase_outdated()
     ledger.verify()
-    kept = {
-        path.stem for path in (later.federation().folder / "contributions").iterdir()
-    }
+    kept = later.sums_files()
     assert {each.digest for each in ledger.standing().totals} <= kept
     remove(later.federation(), "code-1")
-    assert not list((later.federation().folder / "contributions").iterdir())
+    assert not later.sums_files()

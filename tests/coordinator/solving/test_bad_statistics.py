@@ -101,6 +101,12 @@ class Spoken:
 
 
 Lie = Callable[[Spoken], list[Packet]]
+ReleaseOf = Callable[[type[Message]], str]
+
+
+def of_one(reliability: tuple[int, ...]) -> Counted:
+    """The counts of one document."""
+    return Counted(counts=(1, 0, 0, 0, 0), reliability=reliability)
 
 
 class Lying(Direct):
@@ -137,7 +143,7 @@ def parties(whole: Parties, tmp_path: Path, haste: None) -> Parties:
 @pytest.fixture(scope="module")
 def without_the_bad_one(
     whole: Parties, tmp_path_factory: pytest.TempPathFactory
-) -> Callable[[type[Message]], str]:
+) -> ReleaseOf:
     """The release of a round in which the bad holder says nothing to this kind of request; played
     once each.
     """
@@ -251,7 +257,7 @@ sums is in tests/laws/test_statistics_laws.py.
 
 @pytest.mark.parametrize("words", STATISTICS)
 def test_bad_statistics_are_refused_by_name_and_the_round_goes_on(
-    parties: Parties, without_the_bad_one: Callable[[type[Message]], str], words: str
+    parties: Parties, without_the_bad_one: ReleaseOf, words: str
 ) -> None:
     """The release is, bit for bit, that of a round in which the bad holder sent nothing."""
     lie, code = STATISTICS[words]
@@ -276,7 +282,7 @@ def test_bad_statistics_are_refused_by_name_and_the_round_goes_on(
 )
 def test_an_answer_that_nobody_can_be_named_for_is_refused_without_a_name(
     parties: Parties,
-    without_the_bad_one: Callable[[type[Message]], str],
+    without_the_bad_one: ReleaseOf,
     asked: type[Message],
     lie: Lie,
     code: str,
@@ -317,7 +323,7 @@ def test_an_answer_that_was_refused_may_be_followed_by_a_good_one(
 
 
 def test_an_offer_for_another_domain_is_refused(
-    parties: Parties, without_the_bad_one: Callable[[type[Message]], str]
+    parties: Parties, without_the_bad_one: ReleaseOf
 ) -> None:
     """A holder speaks for the domain that it was admitted for."""
 
@@ -340,38 +346,15 @@ def test_an_offer_for_another_domain_is_refused(
         (Counted(counts=(1, 1, 1, 2, 2), reliability=NOTHING), "broken_identity"),
         (Here(), "malformed"),
         (Counted(counts=(1, 0, 0, 0, 0)), "shape_mismatch"),
-        (Counted(counts=(1, 0, 0, 0, 0), reliability=(1,)), "shape_mismatch"),
-        (
-            Counted(counts=(1, 0, 0, 0, 0), reliability=(0, 1) * CELLS + NO_SCOPE),
-            "broken_identity",
-        ),
-        (
-            Counted(
-                counts=(1, 0, 0, 0, 0),
-                reliability=(1, 0) + (0, 0) * (CELLS - 1) + NO_SCOPE,
-            ),
-            "broken_identity",
-        ),
-        (
-            Counted(
-                counts=(1, 0, 0, 0, 0), reliability=(1 << 50, 0) * CELLS + NO_SCOPE
-            ),
-            "over_bound",
-        ),
-        (
-            Counted(
-                counts=(1, 0, 0, 0, 0),
-                reliability=(0, 0) * CELLS + (1, 0, *NO_SCOPE[2:]),
-            ),
-            "broken_identity",
-        ),
+        (of_one((1,)), "shape_mismatch"),
+        (of_one((0, 1) * CELLS + NO_SCOPE), "broken_identity"),
+        (of_one((1, 0) + (0, 0) * (CELLS - 1) + NO_SCOPE), "broken_identity"),
+        (of_one((1 << 50, 0) * CELLS + NO_SCOPE), "over_bound"),
+        (of_one((0, 0) * CELLS + (1, 0, *NO_SCOPE[2:])), "broken_identity"),
     ],
 )
 def test_bad_counts_are_refused_and_change_nothing(
-    parties: Parties,
-    without_the_bad_one: Callable[[type[Message]], str],
-    reply: Message,
-    code: str,
+    parties: Parties, without_the_bad_one: ReleaseOf, reply: Message, code: str
 ) -> None:
     """The release is that of a round in which the holder's sums were counted and its counts were
     not sent.
