@@ -112,17 +112,14 @@ class Forecast:
         return min(1.0, max(self.by_kind.values()) + FIT_ERROR)
 
     def to_json(self) -> dict[str, Any]:
-        shares = {
-            "expected": self.expected,
-            "least": self.least,
-            "most": self.most,
-            "by_kind": self.by_kind,
-        }
         return {
             "encoder": self.encoder,
             "privacy": self.mode,
             "noise_on_a_mean": self.noise,
-            **shares,
+            "expected": self.expected,
+            "least": self.least,
+            "most": self.most,
+            "by_kind": self.by_kind,
         }
 
 

@@ -34,15 +34,13 @@ def measure(
     scores: Annotated[
         list[Path],
         option(
-            "Scores of experts' answers, .jsonl or .csv; repeatable.",
-            metavar="FILE",
+            "Scores of experts' answers, .jsonl or .csv; repeatable.", metavar="FILE"
         ),
     ],
     domain: Annotated[
         str | None,
         option(
-            "Domain of lines without one. (default: routed by RELEASE)",
-            metavar="NAME",
+            "Domain of lines without one. (default: routed by RELEASE)", metavar="NAME"
         ),
     ] = None,
     out: Annotated[
@@ -50,8 +48,7 @@ def measure(
         option("Also write the table to FILE, for experts.toml.", metavar="FILE"),
     ] = None,
     sign: Annotated[
-        bool,
-        option("Add the table to the release and sign it again.", "--sign"),
+        bool, option("Add the table to the release and sign it again.", "--sign")
     ] = False,
     key_file: KeyFile = None,
     key: Key = None,
@@ -64,19 +61,19 @@ def measure(
     on.
     """
     router = Router.load(release, key=key)
-    found = quality_of(_domain_scores(router, scores, domain), router.domains)
+    table = quality_of(_domain_scores(router, scores, domain), router.domains)
     if out is not None:
-        save_quality(found, out)
+        save_quality(table, out)
         step("wrote", str(out), "set `table` in experts.toml to it")
     if sign:
-        signed = sign_quality(release, found, signing_identity(key_file, make=False))
+        signed = sign_quality(release, table, signing_identity(key_file, make=False))
         step(
             "release",
             str(release),
             signed[:12],
-            f"quality of {len(found.experts)} experts",
+            f"quality of {len(table.experts)} experts",
         )
-    _show(found, _best(found), json)
+    _show(table, _best(table), json)
 
 
 def _domain_scores(
@@ -130,68 +127,68 @@ def show_quality(
         return
     file, beside = read_experts(experts)
     file.check(router, beside)
-    found = file.measured(beside or router.quality)
-    if found is None:
+    table = file.measured(beside or router.quality)
+    if table is None:
         raise InputError(
             f"no expert of {experts} has scores; measure them with `ridgeway experts"
             " measure`"
         )
-    chooser = ExpertChooser(file, router.domains, found)
+    chooser = ExpertChooser(file, router.domains, table)
     chosen = {}
     for domain in router.domains:
         chances = {name: float(name == domain) for name in router.domains}
         choice = chooser.choose(Decision(domain, 1.0, chances, False, domain, 0))
         assert choice is not None
         chosen[domain] = choice.expert
-    _show(found.of_domains(router.domains), chosen, json)
+    _show(table.of_domains(router.domains), chosen, json)
 
 
-def _best(found: QualityTable) -> dict[str, str]:
+def _best(table: QualityTable) -> dict[str, str]:
     return {
-        domain: found.experts[place]
-        for domain, place in zip(
-            found.domains, found.expected.argmax(axis=1).tolist(), strict=True
+        domain: table.experts[index]
+        for domain, index in zip(
+            table.domains, table.expected.argmax(axis=1).tolist(), strict=True
         )
     }
 
 
-def _show(found: QualityTable, chosen: dict[str, str], json: bool) -> None:
+def _show(table: QualityTable, chosen: dict[str, str], json: bool) -> None:
     """chosen: by domain, whom a prompt goes to that is surely of it."""
-    overall = dict(zip(found.experts, found.overall.tolist(), strict=True))
+    overall = dict(zip(table.experts, table.overall.tolist(), strict=True))
     single = max(overall, key=lambda name: overall[name])
-    routed = found.expected[
-        range(len(found.domains)),
-        [found.experts.index(chosen[name]) for name in found.domains],
+    routed = table.expected[
+        range(len(table.domains)),
+        [table.experts.index(chosen[name]) for name in table.domains],
     ]
     facts = {
-        **found.to_json(),
-        "quality": found.expected.tolist(),
+        **table.to_json(),
+        "quality": table.expected.tolist(),
         "overall": overall,
         "best_single": single,
         "chosen": chosen,
         "of_chosen": float(routed.mean()),
         "quality_unit": "share",
     }
-    cells = zip(found.expected.tolist(), found.counts.tolist(), strict=True)
+    cells = zip(table.expected.tolist(), table.counts.tolist(), strict=True)
     rows = []
-    for domain, (qualities, counts) in zip(found.domains, cells, strict=True):
+    for domain, (qualities, counts) in zip(table.domains, cells, strict=True):
         scored = zip(qualities, counts, strict=True)
         shares = (f"{100 * value:.1f} % ({count:,})" for value, count in scored)
         rows.append([domain, *shares, chosen[domain]])
     means = (f"{100 * value:.1f} %" for value in overall.values())
     rows.append(["mean over domains", *means, ""])
-    gaps = int((found.counts == 0).sum())
+    gaps = int((table.counts == 0).sum())
     show(
         facts,
         TextTable(
-            ["domain", *found.experts, "chosen"],
+            ["domain", *table.experts, "chosen"],
             rows,
             "Expected quality (number of scores)",
         ),
         f"Best single expert: {single}, {100 * overall[single]:.1f} %. With the chosen"
         f" expert of each domain: {100 * float(routed.mean()):.1f} %, if the router"
         " were always right.",
-        f"{gaps} of {found.counts.size} cells have no scores: they are estimated from"
+        f"{gaps} of {table.counts.size} cells have no scores: they are estimated from"
         " the domain's mean and the expert's lead."
         if gaps
         else None,

@@ -73,14 +73,14 @@ EVERYWHERE = (
     "set `address` in coordinator.toml and run `renew`, or create DIR again with"
     " --address HOST:PORT",
 )
+ANY_HOST = (["0.0.0.0"], ["::"])
 CoordinatorFolder = Annotated[Path, argument("The coordinator's folder.", "DIR")]
 
 
 def init(
     folder: CoordinatorFolder,
     listen: Annotated[
-        str,
-        option("Address to bind, where holders' SuperNodes connect."),
+        str, option("Address to bind, where holders' SuperNodes connect.")
     ] = DEFAULT_LISTEN,
     address: Annotated[
         str | None,
@@ -111,12 +111,12 @@ def init(
             " from 1 to 65535"
         ) from None
     source = encoder or (PRIVATE_ENCODER if chosen == "private" else DEFAULT.encoder)
-    found = find_encoder(source)
+    shared = find_encoder(source)
     if chosen == "private":
-        check_private_encoder(found)
-    places = {"listen": listen, "address": address}
+        check_private_encoder(shared)
+    addresses = {"listen": listen, "address": address}
     settings = usual_settings(
-        found, **places, encoder=absolute_source(source), mode=chosen
+        shared, **addresses, encoder=absolute_source(source), mode=chosen
     )
     hosts = _hosts(listen, address)
     made = create_federation(
@@ -127,11 +127,11 @@ def init(
         {
             "folder": str(folder),
             "public_key": made.identity.public,
-            "encoder": found.fingerprint,
+            "encoder": shared.fingerprint,
             "mode": chosen,
         },
         ("made", str(folder), f"certificates for {', '.join(hosts)}"),
-        ("warning", *EVERYWHERE) if _is_everywhere(address) else None,
+        ("warning", *EVERYWHERE) if _hosts(address) in ANY_HOST else None,
         ("key", made.identity.public, "signs releases; holders pin it"),
         ("mode", chosen, MODE_SENTENCES[chosen]),
         ("prior", "built-in text", made_with) if chosen == "private" else None,
@@ -141,10 +141,6 @@ def init(
         ),
         json=json,
     )
-
-
-def _is_everywhere(address: str) -> bool:
-    return address.rpartition(":")[0].strip("[]") in ("0.0.0.0", "::")
 
 
 def up(
@@ -162,7 +158,7 @@ def up(
     federation = open_federation(folder)
     if metrics is not None:
         serve_metrics(FederationView(open_federation(folder.resolve())), metrics)
-    place = (
+    figures = (
         f"at {federation.settings.listen}",
         f"coordinator {federation.identity.public[:12]}",
     )
@@ -170,7 +166,7 @@ def up(
         keep_up(
             federation,
             stopped,
-            lambda: step("up", *place),
+            lambda: step("up", *figures),
             lambda words: step("note", words),
         )
         step("down", "all processes stopped")
@@ -179,8 +175,7 @@ def up(
 def renew(
     folder: CoordinatorFolder,
     authority: Annotated[
-        bool,
-        option("Also renew the certificate of the authority.", "--authority"),
+        bool, option("Also renew the certificate of the authority.", "--authority")
     ] = False,
     new_key: Annotated[
         bool,
@@ -247,10 +242,7 @@ def renew(
             f"for {', '.join(hosts)}",
             *(f"{name} to {end[:10]}" for name, end in ends.items()),
         ),
-        (
-            "next",
-            "a running coordinator loads it between rounds; no restart is needed",
-        ),
+        ("next", "a running coordinator loads it between rounds; no restart is needed"),
         ("and", f"send {folder / 'invite'} to {whom}", accept) if authority else None,
         json=json,
     )
@@ -266,12 +258,7 @@ def _renew_signing_key(federation: Federation, json: bool) -> None:
             "after": link.after,
             "handovers": len(federation.identity.handovers),
         },
-        (
-            "renewed",
-            "the signing key",
-            f"{link.before[:12]}… signed for",
-            link.after,
-        ),
+        ("renewed", "the signing key", f"{link.before[:12]}… signed for", link.after),
         (
             "next",
             "holders receive the new key automatically; also send it over another"
@@ -282,8 +269,9 @@ def _renew_signing_key(federation: Federation, json: bool) -> None:
     )
 
 
-def _hosts(*places: str) -> list[str]:
-    return sorted({place.rpartition(":")[0].strip("[]") for place in places})
+def _hosts(*addresses: str) -> list[str]:
+    hosts = (address.rpartition(":")[0] for address in addresses)
+    return sorted({host.strip("[]") for host in hosts})
 
 
 def status(folder: CoordinatorFolder, json: Json = False) -> None:
@@ -296,26 +284,26 @@ def status(folder: CoordinatorFolder, json: Json = False) -> None:
     facts = FederationView(federation).standing()
     state = "up" if facts["up"] else "down"
     certificates = facts["certificates"].items()
-    ends = ", ".join(f"{name} to {each['ends'][:10]}" for name, each in certificates)
+    ends = ", ".join(f"{name} to {end['ends'][:10]}" for name, end in certificates)
     last = facts["round"]
     obstacles = (
         (
-            "stops" if each["stops"] else "note",
-            ", ".join(each["names"]),
-            each["words"],
-            each["remedy"],
+            "stops" if problem["stops"] else "note",
+            ", ".join(problem["names"]),
+            problem["words"],
+            problem["remedy"],
         )
-        for each in facts["obstacles"]
+        for problem in facts["obstacles"]
     )
     rows = [
         [
-            each["name"],
-            each["domain"] + _left_out(each),
-            "yes" if each["online"] else "no",
-            "yes" if each["in_newest"] else "no",
-            f"{each['release']:04}" if each["release"] else "none",
+            member["name"],
+            member["domain"] + _left_out(member),
+            "yes" if member["online"] else "no",
+            "yes" if member["in_newest"] else "no",
+            f"{member['release']:04}" if member["release"] else "none",
         ]
-        for each in facts["members"]
+        for member in facts["members"]
     ]
     show(
         facts,
@@ -380,10 +368,7 @@ def page(
 
 def backup(
     folder: CoordinatorFolder,
-    target: Annotated[
-        Path,
-        argument("File to write; must not exist.", "FILE"),
-    ],
+    target: Annotated[Path, argument("File to write; must not exist.", "FILE")],
     json: Json = False,
 ) -> None:
     """Back up DIR to one FILE, and verify it.

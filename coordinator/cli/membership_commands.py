@@ -37,10 +37,7 @@ TOO_FEW_DOMAINS = (
 
 def admit(
     folder: CoordinatorFolder,
-    card: Annotated[
-        Path,
-        argument("The holder's card.", "HOLDER.PUB"),
-    ],
+    card: Annotated[Path, argument("The holder's card.", "HOLDER.PUB")],
     name: Annotated[str, option("Name of the holder.")],
     json: Json = False,
 ) -> None:
@@ -61,12 +58,7 @@ def admit(
             "key": holder.key,
             "registered": registered,
         },
-        (
-            "admitted",
-            holder.name,
-            f"domain {holder.domain}",
-            f"key {holder.key[:12]}",
-        ),
+        ("admitted", holder.name, f"domain {holder.domain}", f"key {holder.key[:12]}"),
         None if registered else ("note", down),
         json=json,
     )
@@ -113,10 +105,7 @@ def invite(folder: CoordinatorFolder, json: Json = False) -> None:
 
 def retire(
     folder: CoordinatorFolder,
-    domain: Annotated[
-        str,
-        argument("Domain to drop.", "DOMAIN"),
-    ],
+    domain: Annotated[str, argument("Domain to drop.", "DOMAIN")],
     json: Json = False,
 ) -> None:
     """Drop DOMAIN from the router of DIR now, without a round.
@@ -149,8 +138,7 @@ def remove(
 def rollback(
     folder: CoordinatorFolder,
     number: Annotated[
-        int,
-        argument("Number of the earlier release to publish again.", "NUMBER"),
+        int, argument("Number of the earlier release to publish again.", "NUMBER")
     ],
     json: Json = False,
 ) -> None:

@@ -23,8 +23,7 @@ def plan(
     ],
     domains: Annotated[int, option("Number of domains.", min=2)] = 5,
     epsilon: Annotated[
-        list[float] | None,
-        option("ε of the round; repeatable. (default: 1)"),
+        list[float] | None, option("ε of the round; repeatable. (default: 1)")
     ] = None,
     delta: Annotated[float, option("δ of the round.")] = 1e-8,
     json: Json = False,
@@ -38,24 +37,24 @@ def plan(
     is lower.
     """
     rows = []
-    found = []
+    forecasts = []
     modes: tuple[PrivacyMode, ...] = ("columns", "full")
-    for each in epsilon or [1.0]:
-        check_privacy("full", each, delta)
+    for cost in epsilon or [1.0]:
+        check_privacy("full", cost, delta)
         for fit, mode in product((SENTENCES_FIT, TOKENS_FIT), modes):
-            told = forecast(mode, documents, domains, each, delta, fit)
-            found.append({"epsilon": each, **told.to_json()})
-            accuracies = (told.expected, told.least, told.most)
+            made = forecast(mode, documents, domains, cost, delta, fit)
+            forecasts.append({"epsilon": cost, **made.to_json()})
+            accuracies = (made.expected, made.least, made.most)
             shares = (f"{100 * share:.0f} %" for share in accuracies)
-            noise = f"{told.noise:.3f}"
-            rows.append([f"{each:g}", told.encoder, mode, *shares, noise])
-    most_noise = max(each["noise_on_a_mean"] for each in found)
+            noise = f"{made.noise:.3f}"
+            rows.append([f"{cost:g}", made.encoder, mode, *shares, noise])
+    most_noise = max(facts["noise_on_a_mean"] for facts in forecasts)
     show(
         {
             "documents": documents,
             "domains": domains,
             "delta": delta,
-            "forecasts": found,
+            "forecasts": forecasts,
         },
         TextTable(
             (

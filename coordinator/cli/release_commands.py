@@ -23,8 +23,7 @@ HEADINGS = ("release", "id", "made at (UTC)", "by", "mode", "accuracy", "domains
 def releases(
     folder: CoordinatorFolder,
     number: Annotated[
-        int | None,
-        argument("Release to show; 0: the newest.", "[NUMBER]"),
+        int | None, argument("Release to show; 0: the newest.", "[NUMBER]")
     ] = None,
     json: Json = False,
 ) -> None:
@@ -35,33 +34,27 @@ def releases(
         return
     facts = []
     rows = []
-    for each in federation.ledger.standing().releases:
-        evaluation = federation.manifest(each.number)["evaluation"]
+    for release in federation.standing.releases:
+        evaluation = federation.manifest(release.number)["evaluation"]
         figures = evaluation or {}
+        mode = release.terms.mode
         facts.append(
             {
-                "number": each.number,
-                "release": each.release,
-                "cause": each.cause,
-                "time": each.time,
-                "mode": each.terms.mode,
+                "number": release.number,
+                "release": release.release,
+                "cause": release.cause,
+                "time": release.time,
+                "mode": mode,
                 "accuracy": figures.get("accuracy"),
                 "interval": figures.get("interval"),
-                "domains": list(each.domains),
-                "folder": str(federation.release_folder(each.number)),
+                "domains": list(release.domains),
+                "folder": str(federation.release_folder(release.number)),
             }
         )
-        rows.append(
-            [
-                f"{each.number:04}",
-                each.release[:12],
-                each.time[:19],
-                each.cause,
-                each.terms.mode,
-                accuracy_words(evaluation),
-                ", ".join(each.domains),
-            ]
-        )
+        made = f"{release.number:04}", release.release[:12], release.time[:19]
+        accuracy = accuracy_words(evaluation)
+        domains = ", ".join(release.domains)
+        rows.append([*made, release.cause, mode, accuracy, domains])
     show(facts, TextTable(HEADINGS, rows), json=json)
 
 
@@ -70,7 +63,7 @@ def _show_one(federation: Federation, number: int, json: bool) -> None:
     newest = federation.newest
     if newest is None:
         raise InputError(f"{federation.folder} has no release yet; run a round first")
-    numbers = {each.number for each in federation.ledger.standing().releases}
+    numbers = {release.number for release in federation.standing.releases}
     if number and number not in numbers:
         raise InputError(
             f"{federation.folder} has no release {number}; its newest is"
@@ -124,9 +117,10 @@ def show_held_out(federation: Federation, number: int) -> None:
         show(None, *evaluation_lines(result), json=False)
         return
     intervals = figures["intervals"]
-    told = {
+    accuracies = {
         name: percent_words(share, intervals.get(name))
         for name, share in figures["domains"].items()
     }
     step("note", "the counts below include noise")
-    show(None, *evaluation_lines(result, told, accuracy_words(figures)), json=False)
+    lines = evaluation_lines(result, accuracies, accuracy_words(figures))
+    show(None, *lines, json=False)

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Annotated, Any
 
 from ridgeway.common.base.errors import InputError, RidgewayError
 from ridgeway.common.cli.options import Json, ModeOption, option
-from ridgeway.common.cli.terminal import (
-    emit_json,
-    show,
-    stamped_steps,
-)
+from ridgeway.common.cli.terminal import emit_json, show, stamped_steps
 from ridgeway.coordinator.cli.federation_commands import (
     CoordinatorFolder,
     open_federation,
@@ -63,15 +60,13 @@ def round_(
         option("Evaluate and publish even if nothing has changed.", "--even-unchanged"),
     ] = False,
     end_rollback: Annotated[
-        bool,
-        option("End a rollback and publish again.", "--end-rollback"),
+        bool, option("End a rollback and publish again.", "--end-rollback")
     ] = False,
     times: Annotated[
         bool, option("Start every line with a timestamp.", "--times")
     ] = False,
     dry_run: Annotated[
-        bool,
-        option("Stop before any sums are asked for.", "--dry-run"),
+        bool, option("Stop before any sums are asked for.", "--dry-run")
     ] = False,
     json: Json = False,
 ) -> None:
@@ -93,40 +88,37 @@ def round_(
     The exit code is 0 if there is a release, or could be one after a dry run. If not, --json prints
     {"error": ..., "released": false}.
     """
-    worse = tuple(accept_worse or ())
-    missing = tuple(allow_missing or ())
-    unevaluated = tuple(accept_unevaluated or ())
-    told: list[Event] = []
-    tell = Narrator()
+    events: list[Event] = []
+    narrator = Narrator()
 
     def watch(event: Event) -> None:
-        told.append(event)
-        tell(event)
+        events.append(event)
+        narrator(event)
 
     order = RunOrder(
         work="dry_run" if dry_run else "round",
         mode=mode,
-        accept_worse=worse,
-        accept_unevaluated=unevaluated,
-        allow_missing=missing,
+        accept_worse=tuple(accept_worse or ()),
+        accept_unevaluated=tuple(accept_unevaluated or ()),
+        allow_missing=tuple(allow_missing or ()),
         even_unchanged=even_unchanged,
         end_rollback=end_rollback,
     )
     try:
         federation = open_federation(folder)
-        _check_domains(federation, {*worse, *missing, *unevaluated})
+        _check_domains(federation, order)
         with stamped_steps(times):
             run_work(federation, order, watch)
     except RidgewayError as error:
         if json:
             emit_json({"error": str(error), "released": False})
         raise
-    absent = (each.names for each in told if isinstance(each, HoldersAbsent))
+    absent = (event.names for event in events if isinstance(event, HoldersAbsent))
     facts: dict[str, Any] = {
         "released": not dry_run,
-        "absent": sorted({name for names in absent for name in names}),
-        "refused": [asdict(each) for each in told if isinstance(each, AnswerRefused)],
-        "exchanges": [asdict(each) for each in told if isinstance(each, ExchangeDone)],
+        "absent": sorted(set().union(*absent)),
+        "refused": _of_kind(AnswerRefused, events),
+        "exchanges": _of_kind(ExchangeDone, events),
     }
     if dry_run:
         show(facts, ("clear", "a round could make a release"), json=json)
@@ -136,7 +128,7 @@ def round_(
     facts |= {
         "number": newest.number,
         "release": newest.release,
-        "unchanged": any(isinstance(each, ReleaseStands) for each in told),
+        "unchanged": bool(_of_kind(ReleaseStands, events)),
         "domains": list(newest.domains),
         "evaluation": federation.manifest(newest.number)["evaluation"],
         "folder": str(federation.release_folder(newest.number)),
@@ -146,7 +138,12 @@ def round_(
         show_held_out(federation, newest.number)
 
 
-def _check_domains(federation: Federation, named: set[str]) -> None:
+def _of_kind(kind: type[Event], events: Sequence[Event]) -> list[dict[str, Any]]:
+    return [asdict(event) for event in events if isinstance(event, kind)]
+
+
+def _check_domains(federation: Federation, order: RunOrder) -> None:
+    named = {*order.accept_worse, *order.accept_unevaluated, *order.allow_missing}
     domains = set(federation.standing.kept_domains.values())
     if unknown := named - domains:
         raise InputError(

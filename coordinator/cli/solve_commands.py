@@ -89,18 +89,18 @@ def solve(
     )
     parts = [load_prepared(path) for path in statistics]
     first = must_agree(parts)
-    found = find_by_fingerprint(first.fingerprint, first.encoder_name, encoder)
-    made = draft(parts, found, choices)
+    shared = find_by_fingerprint(first.fingerprint, first.encoder_name, encoder)
+    made = draft(parts, shared, choices)
     if made.solution.note:
         step("note", made.solution.note)
     # a key is made only once there is something to sign
-    published = sign(made, signing_identity(key_file, make=True), out)
-    total = published.total
-    solution = published.solution
+    release = sign(made, signing_identity(key_file, make=True), out)
+    total = made.total
+    solution = made.solution
     room = sum(path.stat().st_size for path in out.iterdir())
     show(
         {
-            "release": published.release,
+            "release": release,
             "domains": list(total.domains),
             "masses": total.masses,
             "holders": total.holders,
@@ -123,7 +123,7 @@ def solve(
             f"condition {solution.condition:.1e}",
             f"residual {solution.residual:.1e}",
         ),
-        ("release", str(out), published.release[:12], size(room)),
+        ("release", str(out), release[:12], size(room)),
         json=json,
     )
 
@@ -154,8 +154,8 @@ def key(
     if folder is not None and key_file is None:
         identity = open_federation(folder).identity
     elif key_file is not None and folder is None:
-        found = key_file.exists()
-        identity = load_identity(key_file) if found else create_identity(key_file)
+        is_made = key_file.exists()
+        identity = load_identity(key_file) if is_made else create_identity(key_file)
     else:
         raise InputError(
             "give either the coordinator's folder (`ridgeway coordinator key DIR`), or"

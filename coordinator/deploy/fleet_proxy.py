@@ -548,7 +548,7 @@ def keep_leaving(folder: Path, content: bytes) -> None:
     keys = set[str]()
     if path.exists():
         roster = Roster.model_validate_json(path.read_bytes())
-        keys = {each.key for each in roster.members}
+        keys = {member.key for member in roster.members}
     if signed.key not in keys:
         raise FormatError("the signer is not on the roster")
     write_whole(folder / LEAVING / f"{signed.key}.json", content)
@@ -559,7 +559,7 @@ def serve(folder: Path, host: str, port: int, internal_port: int) -> None:
         f"{BUNDLE_PATH}{path.stem}".encode(): path
         for path in (folder / "bundles").glob("*.fab")
     }
-    own = {
+    files = {
         NOTICE_PATH.encode(): folder / NOTICE,
         ROSTER_PATH.encode(): folder / ANNOUNCED_ROSTER,
         **bundles,
@@ -568,7 +568,7 @@ def serve(folder: Path, host: str, port: int, internal_port: int) -> None:
     config = uvicorn.Config(
         FleetProxy(
             superlink_client(internal_port, folder / "ca.crt"),
-            own,
+            files,
             listener.admit,
             partial(keep_leaving, folder),
         ),

@@ -27,11 +27,7 @@ from ridgeway.common.deploy.bundle import (
     source_files,
 )
 from ridgeway.common.deploy.notice import AnnouncedBundle
-from ridgeway.coordinator.round.federation import (
-    COORDINATOR_TOML,
-    NEWEST,
-    Federation,
-)
+from ridgeway.coordinator.round.federation import COORDINATOR_TOML, NEWEST, Federation
 
 _INDEX = "bundles.json"
 CHANGES = "changes.txt"
@@ -47,20 +43,20 @@ def keep_installed(federation: Federation) -> None:
     content = installed_bundle()
     digest = bundle_sha256(content)
     newest = AnnouncedBundle(sha256=digest, changes=_changes(federation.folder))
-    others = [each for each in kept_bundles(link) if each.sha256 != digest]
+    others = [bundle for bundle in kept_bundles(link) if bundle.sha256 != digest]
     kept = [
-        each
-        for place, each in enumerate(others, start=1)
-        if place < MAX_KEPT or each.sha256 == federation.settings.bundle
+        bundle
+        for number, bundle in enumerate(others, start=1)
+        if number < MAX_KEPT or bundle.sha256 == federation.settings.bundle
     ]
     for name, source in source_files([SERVER_FILE]).items():
         write_whole(server_folder(link, digest) / name, source)
     write_whole(bundle_file(link, digest), content)
-    index = [each.model_dump(mode="json") for each in (newest, *kept)]
+    index = [bundle.model_dump(mode="json") for bundle in (newest, *kept)]
     write_whole(link / _INDEX, canonical_json(index))
-    for each in set(others) - set(kept):
-        bundle_file(link, each.sha256).unlink(missing_ok=True)
-        shutil.rmtree(server_folder(link, each.sha256), ignore_errors=True)
+    for bundle in set(others) - set(kept):
+        bundle_file(link, bundle.sha256).unlink(missing_ok=True)
+        shutil.rmtree(server_folder(link, bundle.sha256), ignore_errors=True)
 
 
 def kept_bundles(link: Path) -> tuple[AnnouncedBundle, ...]:
@@ -87,7 +83,7 @@ def bundle_content(link: Path, digest: str) -> bytes:
 
 def chosen_bundle(federation: Federation) -> str:
     """The hash of the bundle that rounds run."""
-    kept = [each.sha256 for each in kept_bundles(federation.link)]
+    kept = [bundle.sha256 for bundle in kept_bundles(federation.link)]
     named = federation.settings.bundle
     if named == NEWEST:
         return kept[0] if kept else installed_sha256()

@@ -9,16 +9,10 @@ import re
 import time
 from pathlib import Path
 
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    PublicFormat,
-    load_ssh_public_key,
-)
-
 from ridgeway.common.base.errors import LinkError
 from ridgeway.common.deploy.processes import Log
 from ridgeway.coordinator.deploy.fleet_proxy import SECOND_LOG_IN, key_name
-from ridgeway.coordinator.deploy.superlink_client import SuperLinkClient
+from ridgeway.coordinator.deploy.superlink_client import SuperLinkClient, pem_key
 from ridgeway.coordinator.round.federation import Federation
 
 PRESENCE_INTERVAL_S = 5.0
@@ -26,8 +20,8 @@ _SECOND = re.compile(SECOND_LOG_IN.replace("%s", r"(\S+)"))
 
 
 class PresenceLog:
-    """Law: each join and each leaving is told once, and a second log-in once an address as long as
-    the holder is connected.
+    """Law: each join and each leaving is logged once, and a second log-in once an address while the
+    holder is connected.
     """
 
     def __init__(self, federation: Federation, log: Log) -> None:
@@ -35,7 +29,7 @@ class PresenceLog:
         self._log = log
         self._look = 0.0
         self._online: set[str] = set()
-        self._told: set[tuple[str, str]] = set()
+        self._reported: set[tuple[str, str]] = set()
         self._gate = federation.link / "logs" / "gate.log"
         self._position = _size(self._gate)
 
@@ -53,17 +47,23 @@ class PresenceLog:
         for name in sorted(self._online - online):
             self._log(f"{name} has left")
         self._online = online
-        self._told = {each for each in self._told if each[0] in online}
+        self._reported = {
+            (name, address) for name, address in self._reported if name in online
+        }
         self._tell_log_ins()
 
     def _tell_log_ins(self) -> None:
         holders = self._federation.standing.roster.values()
-        names = {key_name(_header(holder.node)): holder.name for holder in holders}
+        names = {
+            # as the key stands in the head of a SuperNode's requests
+            key_name(base64.b64encode(pem_key(holder.node))): holder.name
+            for holder in holders
+        }
         for key, address in _SECOND.findall(self._new_lines()):
             name = names.get(key)
-            if name not in self._online or (name, address) in self._told:
+            if name not in self._online or (name, address) in self._reported:
                 continue
-            self._told.add((name, address))
+            self._reported.add((name, address))
             self._log(
                 f"a client at {address} tried to log in with the key of {name}, which"
                 " is connected, so the key was copied: its owner must run `ridgeway"
@@ -85,10 +85,3 @@ class PresenceLog:
 
 def _size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
-
-
-def _header(public_line: str) -> bytes:
-    """The key of a SuperNode as it stands in the head of its requests."""
-    key = load_ssh_public_key(public_line.encode())
-    content = key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
-    return base64.b64encode(content)

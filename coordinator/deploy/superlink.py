@@ -29,6 +29,7 @@ from ridgeway.common.deploy.flower_patches import SERVER_APP
 from ridgeway.common.deploy.processes import Child, Log
 from ridgeway.coordinator.deploy.kept_bundles import kept_bundles
 from ridgeway.coordinator.deploy.superlink_client import SuperLinkClient
+from ridgeway.coordinator.round.federation import Federation
 
 FOLDER_VARIABLE = "RIDGEWAY_COORDINATOR"
 """Names the folder to the ServerApp, which inherits it; a run's configuration is seen by holders
@@ -40,33 +41,41 @@ _LOOP_PAUSE_S = 0.25
 
 
 def run(
-    folder: Path,
-    outer: tuple[str, int],
+    federation: Federation,
     stopped: Callable[[], bool],
     started: Callable[[SuperLinkClient], None],
     tick: Callable[[SuperLinkClient], None],
-    busy: Callable[[], bool],
     log: Log,
 ) -> None:
     """Keep the coordinator's processes running until `stopped()`; `tick` is called a few times a
     second.
 
-    A certificate that is renewed meanwhile holds as soon as no round is running, which `busy`
-    tells.
-
-    outer: the host and port that the outside reaches: the fleet proxy's. The SuperLink's own is on
-           loopback.
+    A certificate that is renewed meanwhile holds as soon as no round is running. Only the fleet
+    proxy listens where the settings say; the SuperLink's own port is on loopback.
     """
-    _check_certificates(folder)
+    folder = federation.link
+    host, _, port = federation.settings.listen.rpartition(":")
+    outer = host.strip("[]"), int(port)
+    if not (folder / "server.key").is_file():
+        raise LinkError(
+            f"{folder} has no server.key; set up the coordinator's folder first"
+        )
     with processes.only_one(folder, "a coordinator"):
         processes.end_leftovers(folder, log)
-        _check_outer_port(*outer)
+        try:
+            processes.bindable_port(*outer)
+        except OSError as error:
+            reason = error.strerror or error
+            raise ProcessError(
+                f"cannot listen on {outer[0]} port {outer[1]} ({reason}); choose another"
+                " port or address"
+            ) from None
         client = SuperLinkClient(folder)
-        bundles = [each.sha256 for each in kept_bundles(folder)]
+        bundles = [bundle.sha256 for bundle in kept_bundles(folder)]
         forget_apps(folder / "flwr-home", bundles)
         internal = _internal_port(client, *outer, bundles)
         superlink, superexec, proxy = children = _children(
-            folder.resolve(), *outer, internal, bundles
+            folder, *outer, internal, bundles
         )
         try:
             superlink.start()
@@ -80,7 +89,9 @@ def run(
             started(client)
             shown = _certificate(folder)
             while not stopped():
-                if _certificate(folder) != shown and not busy():
+                if _certificate(folder) != shown and not processes.is_held(
+                    federation.folder
+                ):
                     shown = _certificate(folder)
                     log(
                         "the certificate was renewed; restarting the SuperLink and"
@@ -179,32 +190,8 @@ def _internal_port(
     return internal
 
 
-def _check_certificates(folder: Path) -> None:
-    missing = [
-        name
-        for name in ("ca.crt", "server.crt", "server.key")
-        if not (folder / name).is_file()
-    ]
-    if missing:
-        raise LinkError(
-            f"{folder} has no {' and no '.join(missing)}; set up the coordinator's"
-            " folder first"
-        )
-
-
 def _certificate(folder: Path) -> bytes:
     return (folder / "server.crt").read_bytes()
-
-
-def _check_outer_port(host: str, port: int) -> None:
-    """Raise unless the fleet proxy can listen where it should."""
-    try:
-        processes.bindable_port(host, port)
-    except OSError as error:
-        raise ProcessError(
-            f"cannot listen on {host} port {port} ({error.strerror or error}); choose"
-            " another port or address"
-        ) from None
 
 
 def _listens(host: str, port: int) -> bool:

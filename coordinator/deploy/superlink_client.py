@@ -87,12 +87,9 @@ class SuperLinkClient:
 
     def register(self, public_line: str, name: str) -> int:
         """Let a SuperNode in whose key is not in yet, and return its id."""
-        key = load_ssh_public_key(check_public_line(public_line).encode())
-        content = key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+        key = pem_key(check_public_line(public_line))
         try:
-            return int(
-                self._call("RegisterNode", public_key=content, name=name).node_id
-            )
+            return int(self._call("RegisterNode", public_key=key, name=name).node_id)
         except LinkError as error:
             if KEY_IN_USE not in str(error):
                 raise
@@ -153,8 +150,8 @@ class SuperLinkClient:
         """Stop every run that has begun; holders would wait a minute for the rest of a message that
         was cut off.
         """
-        for number, each in self._call("ListRuns").run_dict.items():
-            if each.status.status in ("starting", "running"):
+        for number, run in self._call("ListRuns").run_dict.items():
+            if run.status.status in ("starting", "running"):
                 with contextlib.suppress(LinkError):  # it ends by itself just now
                     self.stop_run(number)
 
@@ -180,6 +177,11 @@ class SuperLinkClient:
         if not answer.is_success:
             raise LinkError(f"the SuperLink refused {path}: {_reason(answer)}")
         return response.FromString(answer.content)
+
+
+def pem_key(public_line: str) -> bytes:
+    key = load_ssh_public_key(public_line.encode())
+    return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
 
 
 def _public_line(key: bytes) -> str:

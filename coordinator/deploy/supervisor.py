@@ -51,12 +51,7 @@ from ridgeway.coordinator.deploy.presence import PresenceLog
 from ridgeway.coordinator.deploy.superlink import run
 from ridgeway.coordinator.deploy.superlink_client import SuperLinkClient
 from ridgeway.coordinator.round.federation import PRIOR, Federation
-from ridgeway.coordinator.round.progress import (
-    OperatorNote,
-    OtherBundle,
-    Watch,
-    follow,
-)
+from ridgeway.coordinator.round.progress import OperatorNote, OtherBundle, Watch, follow
 from ridgeway.coordinator.round.run_order import RunOrder, give_order
 
 _SILENCE_S = 5.0
@@ -82,7 +77,6 @@ def up(
     """
     federation.ledger.journal.verify()
     check_certificates(federation.link, federation.settings.address, datetime.now(UTC))
-    host, _, port = federation.settings.listen.rpartition(":")
     delivery = LateDelivery(federation, log)
     presence = PresenceLog(federation, log)
     remind_at = 0.0
@@ -103,20 +97,12 @@ def up(
         register(federation, client, log)
         started()
 
-    run(
-        federation.link,
-        (host.strip("[]"), int(port)),
-        stopped,
-        on_start,
-        tick,
-        federation.is_busy,
-        log,
-    )
+    run(federation, stopped, on_start, tick, log)
 
 
 def register(federation: Federation, client: SuperLinkClient, log: Log) -> None:
     """Let the SuperNodes of the roster in, and shut out those that are not on it."""
-    standing = federation.ledger.standing()
+    standing = federation.standing
     roster = {
         holder.node: name
         for name, holder in standing.roster.items()
@@ -168,7 +154,7 @@ def run_work(federation: Federation, order: RunOrder, watch: Watch) -> None:
     take_leaves(federation, client, log)
     register(federation, client, log)
     for words in ending_certificates(federation.link, datetime.now(UTC)):
-        watch(OperatorNote(words))
+        log(words)
     kept = kept_bundles(federation.link)
     newest = installed_sha256()
     if not kept or kept[0].sha256 != newest:
@@ -177,7 +163,10 @@ def run_work(federation: Federation, order: RunOrder, watch: Watch) -> None:
             " restart `coordinator up`"
         )
     bundle = chosen_bundle(federation)
-    _compare_bundle(federation, bundle, watch)
+    invite = federation.folder / "invite" / INVITE
+    # holders refuse other code than they were invited to run
+    if invite.exists() and read_signed_json(invite, Invite).bundle != bundle:
+        watch(OtherBundle(str(federation.folder)))
     if bundle != newest:
         log(f"running the bundle {bundle[:12]}, which coordinator.toml names")
     name, number = _submit(federation, client, order, bundle)
@@ -189,13 +178,6 @@ def run_work(federation: Federation, order: RunOrder, watch: Watch) -> None:
         raise KeyboardInterrupt(
             "the round was stopped; accepted data is kept. Run the round again"
         ) from None
-
-
-def _compare_bundle(federation: Federation, bundle: str, watch: Watch) -> None:
-    """Say so if holders were invited to run other code than this bundle: they will refuse it."""
-    path = federation.folder / "invite" / INVITE
-    if path.exists() and read_signed_json(path, Invite).bundle != bundle:
-        watch(OtherBundle(str(federation.folder)))
 
 
 def _submit(
@@ -212,10 +194,8 @@ def _follow(path: Path, client: SuperLinkClient, number: int, watch: Watch) -> N
 
     def has_ended() -> bool:
         nonlocal answered
-        ended = False
         try:
             ended = client.has_finished(number)
-            answered = time.monotonic()
         except LinkError:  # down for the moment, it says nothing about the round
             silent = time.monotonic() - answered
             if is_held(client.folder) and silent <= LOST_TIMEOUT_S:
@@ -225,6 +205,7 @@ def _follow(path: Path, client: SuperLinkClient, number: int, watch: Watch) -> N
                 " `coordinator up` is running. Accepted data is kept. Run the round"
                 " again"
             ) from None
+        answered = time.monotonic()
         return ended
 
     follow(path, watch, has_ended, _SILENCE_S)
@@ -255,7 +236,11 @@ class LateDelivery:
         now = time.monotonic()
         missing = self._missing()
         is_asked = missing == self._asked
-        if not missing or (is_asked and now < self._again) or federation.is_busy():
+        if (
+            not missing
+            or (is_asked and now < self._again)
+            or is_held(federation.folder)
+        ):
             return
         online = {node.name for node in client.nodes() if node.online} & missing
         if not online:
@@ -269,7 +254,7 @@ class LateDelivery:
 
     def _missing(self) -> set[str]:
         newest = self._federation.newest
-        standing = self._federation.ledger.standing()
+        standing = self._federation.standing
         if newest is None:
             return set()
         held = {name: given.number for name, given in standing.delivered.items()}
@@ -298,7 +283,7 @@ def announce(federation: Federation) -> None:
 
 def _write_roster(federation: Federation) -> str:
     """Write the list of members that the notice names; returns its hash."""
-    standing = federation.ledger.standing()
+    standing = federation.standing
     members = in_order(
         RosterMember(name=holder.name, domain=holder.domain, key=holder.key)
         for holder in standing.active.values()

@@ -67,8 +67,8 @@ class FederationCollector(Collector):
             return
         for kind, name, words, label in LABELLED:
             family = kind(f"ridgeway_{name}", words, labels=[label])
-            for each, value in sorted(figures[name].items()):
-                family.add_metric([each], value)
+            for label_value, value in sorted(figures[name].items()):
+                family.add_metric([label_value], value)
             yield family
         for name, words in GAUGES.items():
             if figures[name] is not None:

@@ -4,6 +4,7 @@ Writes nothing.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import Counter
@@ -21,6 +22,7 @@ from ridgeway.common.base.errors import (
 from ridgeway.common.base.files import stamp_if_there, without_folder
 from ridgeway.common.base.journal import Clock, system_clock
 from ridgeway.common.base.schema import MODE_SENTENCES
+from ridgeway.common.deploy.processes import is_held
 from ridgeway.coordinator.deploy.authority import certificate_ends
 from ridgeway.coordinator.deploy.superlink_client import SuperLinkClient
 from ridgeway.coordinator.page.live_round import round_progress
@@ -74,10 +76,12 @@ class FederationView:
         self.folder = federation.folder
         self._clock = clock
         self._ask_online = online or (lambda: connected(federation))
-        self._online: tuple[float, frozenset[str] | None] | None = None
+        self._online: frozenset[str] | None = None
+        self._asked_online = -math.inf
         self._rounds = RoundHistory()
         self._read = 0
-        self._valid: tuple[list[Any], bool] | None = None
+        self._stamps: list[Any] = []
+        self._valid = False
         self._releases = ReleaseHistory(federation.folder / "releases")
         self._lock = threading.Lock()
 
@@ -132,12 +136,12 @@ class FederationView:
     def releases(self) -> list[dict[str, Any]]:
         """Every release, the oldest first."""
         with self._lock:
-            return [self._releases.summary(each) for each in self._standing().releases]
+            return [self._releases.summary(made) for made in self._standing().releases]
 
     def changes(self, before: int, after: int) -> dict[str, Any]:
         """What changed between two releases; raises InputError if there is no such release."""
         with self._lock:
-            known = {each.number: each for each in self._standing().releases}
+            known = {made.number: made for made in self._standing().releases}
             for number in (before, after):
                 if number not in known:
                     raise InputError(
@@ -152,8 +156,8 @@ class FederationView:
             self._standing()
             end = self._read + 1 if before is None else before
             first = max(0, end - 1 - MAX_ENTRIES)
-            found = self._federation.ledger.journal.entries(after=first)
-            rows = [asdict(entry) for entry in found if entry.number < end]
+            entries = self._federation.ledger.journal.entries(after=first)
+            rows = [asdict(entry) for entry in entries if entry.number < end]
             return {"entries": self._read, "rows": rows[::-1], "older": first > 0}
 
     def verification(self) -> dict[str, Any]:
@@ -175,13 +179,14 @@ class FederationView:
     def figures(self) -> dict[str, Any]:
         """What the page's metrics say, by their names."""
         with self._lock:
-            active = self._standing().active
+            standing = self._standing()
+            active = standing.active
             online = self._who_is_online()
             running = self._is_running()
             rounds = self._rounds.rounds
             outcomes = Counter(self._rounds.outcomes(running))
             del outcomes["running"]
-            closed = [each.seconds for each in rounds if each.seconds is not None]
+            closed = [made.seconds for made in rounds if made.seconds is not None]
             newest = self._federation.newest
             last = self._last_round()
             return {
@@ -191,8 +196,15 @@ class FederationView:
                     _seconds(last[0].ended or last[0].began) if last else None
                 ),
                 "release_timestamp_seconds": _seconds(newest.time) if newest else None,
-                "rolled_back": self._standing().rolled_back is not None,
-                "members_without_budget": len(self._without_budget(last)),
+                "rolled_back": standing.rolled_back is not None,
+                # said in the last round: what is left is known to its owner alone
+                "members_without_budget": len(
+                    {
+                        refusal.name
+                        for refusal in (last[0].refusals if last else ())
+                        if refusal.code == BUDGET_SPENT and refusal.name in active
+                    }
+                ),
                 "ledger_valid": self._is_valid(),
                 "round_running": running,
                 "last_round_seconds": closed[-1] if closed else None,
@@ -217,7 +229,7 @@ class FederationView:
         ledger = self._federation.ledger
         standing = ledger.standing()
         added = ledger.journal.entries(after=self._read)
-        self._rounds.take_in(each for each in added if each.kind in ROUND_KINDS)
+        self._rounds.take_in(entry for entry in added if entry.kind in ROUND_KINDS)
         self._read = added[-1].number if added else self._read
         return standing
 
@@ -229,35 +241,28 @@ class FederationView:
 
     def _is_running(self) -> bool:
         rounds = self._rounds.rounds
-        return bool(rounds) and rounds[-1].ended is None and self._federation.is_busy()
-
-    def _without_budget(self, last: tuple[RoundRecord, Outcome] | None) -> set[str]:
-        """The members that said so in the last round: what each has left is known to its owner
-        alone.
-        """
-        refusals = last[0].refusals if last else ()
-        found = {each.name for each in refusals if each.code == BUDGET_SPENT}
-        return {name for name in found if name in self._standing().active}
+        return bool(rounds) and rounds[-1].ended is None and is_held(self.folder)
 
     def _is_valid(self) -> bool:
         """Whether the ledger is as it was written; looked at again when its file has changed."""
-        path = self._federation.ledger.journal.path
-        stamps = [
-            stamp_if_there(each) for each in (path, path.with_name(f"{path.name}-wal"))
-        ]
-        if self._valid is None or self._valid[0] != stamps:
+        journal = self._federation.ledger.journal
+        log = journal.path.with_name(f"{journal.path.name}-wal")
+        stamps = [stamp_if_there(journal.path), stamp_if_there(log)]
+        if self._stamps != stamps:
+            self._stamps = stamps
+            self._valid = True
             try:
-                self._federation.ledger.journal.verify()
-                self._valid = stamps, True
+                journal.verify()
             except JournalError:
-                self._valid = stamps, False
-        return self._valid[1]
+                self._valid = False
+        return self._valid
 
     def _who_is_online(self) -> frozenset[str] | None:
         now = time.monotonic()
-        if self._online is None or now - self._online[0] > ONLINE_KEPT_S:
-            self._online = now, self._ask_online()
-        return self._online[1]
+        if now - self._asked_online > ONLINE_KEPT_S:
+            self._asked_online = now
+            self._online = self._ask_online()
+        return self._online
 
     def _certificates(self) -> dict[str, dict[str, Any]]:
         """When each ends, and the days until then."""
@@ -283,9 +288,9 @@ class FederationView:
         newest = self._federation.newest
         held = standing.delivered.get(name)
         refusal: dict[str, Any] | None = None
-        for each in last[0].refusals if last else ():
-            if each.name == name:
-                refusal = asdict(each) | {"remedy": REMEDIES.get(each.code, "")}
+        for latest in last[0].refusals if last else ():
+            if latest.name == name:
+                refusal = asdict(latest) | {"remedy": REMEDIES.get(latest.code, "")}
         return {
             "name": name,
             "domain": holder.domain,

@@ -34,9 +34,9 @@ def round_progress(folder: Path, number: int) -> dict[str, Any] | None:
             events.extend(progress.Follower(path).events())
         opened = [event for event in events if isinstance(event, progress.RoundOpened)]
         if any(event.number == number for event in opened):
-            heard = datetime.fromtimestamp(path.stat().st_mtime, UTC)
+            written = datetime.fromtimestamp(path.stat().st_mtime, UTC)
             return {
-                "heard": heard.isoformat(timespec="seconds"),
+                "heard": written.isoformat(timespec="seconds"),
                 "stages": stages(events, opened[0].holders),
                 "holders": holder_states(events),
                 "lines": lines(events),
@@ -60,32 +60,32 @@ def stages(events: Sequence[progress.Event], wanted: int) -> list[dict[str, Any]
 
 def holder_states(events: Sequence[progress.Event]) -> dict[str, str]:
     """How far each holder has come, by its name."""
-    found: dict[str, str] = {}
+    states: dict[str, str] = {}
     for event in events:
         if state := holder_state(event):
-            found[state[0]] = state[1]
+            states[state[0]] = state[1]
         match event:
             case progress.AnswerRefused(_, str(name), code):
-                found[name] = f"refused: {code}"
+                states[name] = f"refused: {code}"
             case progress.HoldersWaiting(names):
-                found |= dict.fromkeys(names, "waits for its next epoch")
+                states |= dict.fromkeys(names, "waits for its next epoch")
             case progress.HoldersAbsent(step, names):
-                found |= dict.fromkeys(names, no_answer(step))
-    return found
+                states |= dict.fromkeys(names, no_answer(step))
+    return states
 
 
 def lines(events: Sequence[progress.Event]) -> list[list[str]]:
     """The events that are not of a single holder, in the words of the terminal."""
-    told: list[list[str]] = []
+    taken: list[list[str]] = []
 
     def take(verb: str, subject: str, *figures: str) -> None:
-        told.append([verb, subject, *filter(None, figures)])
+        taken.append([verb, subject, *filter(None, figures)])
 
     for event in events:
-        repeats = isinstance(event, progress.HoldersAwaited) and told
-        if repeats and told[-1][0] == "waiting":
-            told.pop()
+        repeats = isinstance(event, progress.HoldersAwaited) and taken
+        if repeats and taken[-1][0] == "waiting":
+            taken.pop()
         if isinstance(event, progress.RunFailed):
             take("failed", event.reason)
         tell_event(event, take)
-    return told
+    return taken

@@ -84,8 +84,8 @@ def holder_state(event: progress.Event) -> tuple[str, str] | None:
             return name, "sums received"
         case progress.SecretsShared(name):
             return name, "shared"
-        case progress.SealedReceived(name, lot):
-            return name, f"sealed {lot}"
+        case progress.SealedReceived(name, sum_name):
+            return name, f"sealed {sum_name}"
         case progress.CountsReceived(name):
             return name, "counted"
     return None
@@ -97,8 +97,8 @@ def _tell_of_holder(event: progress.Event) -> None:
             step("ready", name, f"domain {domain}")
         case progress.StatisticsReceived(name, domain, nbytes):
             step("received", name, f"domain {domain}", size(nbytes))
-        case progress.SealedReceived(name, "statistics" as lot, nbytes):
-            step("sealed", name, lot, size(nbytes))
+        case progress.SealedReceived(name, "statistics" as sum_name, nbytes):
+            step("sealed", name, sum_name, size(nbytes))
 
 
 def tell_event(event: progress.Event, step: Step = step) -> None:
@@ -129,15 +129,11 @@ def tell_event(event: progress.Event, step: Step = step) -> None:
             step("kept", total, "no member has opened a new epoch")
         case progress.HoldersWaiting(names):
             who = ", ".join(names)
-            step(
-                "waiting",
-                who,
-                "already in an opened total, until their next epoch",
-            )
+            step("waiting", who, "already in an opened total, until their next epoch")
             step("next", who, REMEDIES[event.kind])
-        case progress.SumOpened(lot, members, of):
+        case progress.SumOpened(sum_name, members, of):
             fallen = f"{of - members} dropped out" if of > members else ""
-            step("opened", f"the sum of {lot}", f"of {members} members", fallen)
+            step("opened", f"the sum of {sum_name}", f"of {members} members", fallen)
         case progress.CountsMissing(reason):
             step("note", "no counts opened", reason)
         case progress.AnswerRefused(_, name, code, reason):
@@ -151,8 +147,8 @@ def tell_event(event: progress.Event, step: Step = step) -> None:
             step("added", sums, f"{len(domains)} domains", ", ".join(domains))
         case progress.TotalSolved(features, condition):
             # a private total is divided, not inverted
-            told = f"condition {condition:.1e}" if condition > 1 else ""
-            step("solved", f"{features} features", told)
+            figure = f"condition {condition:.1e}" if condition > 1 else ""
+            step("solved", f"{features} features", figure)
         case progress.RouterEvaluated() if event.accuracy is None:
             step("counted", "no held-out documents", "router not evaluated")
         case progress.RouterEvaluated(documents, ridge, selector, accuracy, interval):

@@ -49,7 +49,7 @@ def problems(
     online: the holders that are there, or None if the coordinator is down. last: the newest round
             and how it ended.
     """
-    found = [
+    all_problems = [
         *_of_presence(federation, online),
         *_of_roster(federation),
         *(_of_round(federation, *last) if last else ()),
@@ -57,11 +57,11 @@ def problems(
         *_of_bundle(federation),
         *_of_certificates(federation, now),
     ]
-    return sorted(found, key=lambda problem: not problem.stops)
+    return sorted(all_problems, key=lambda problem: not problem.stops)
 
 
 def _of_roster(federation: Federation) -> Problems:
-    active = federation.ledger.standing().active
+    active = federation.standing.active
     newest = federation.newest
     if lacking := too_few_on_roster(federation):
         settings = federation.settings
@@ -83,7 +83,7 @@ def _of_presence(federation: Federation, online: Collection[str] | None) -> Prob
         remedy = "run `ridgeway coordinator up` and keep it running"
         yield RoundProblem(True, "the coordinator is down", remedy)
         return
-    standing = federation.ledger.standing()
+    standing = federation.standing
     active = standing.active
     newest = federation.newest
     away = set(active) - set(online)
@@ -121,7 +121,7 @@ def _of_round(
             " is kept"
         )
         yield RoundProblem(False, words, "run `ridgeway coordinator round` again")
-    active = federation.ledger.standing().active
+    active = federation.standing.active
     latest = {refusal.name: refusal for refusal in record.refusals}
     alike: dict[tuple[str, str], list[str]] = {}
     for name, refusal in latest.items():
@@ -137,7 +137,7 @@ def _with_remedy(code: str, words: str, names: list[str]) -> RoundProblem:
 
 
 def _of_releases(federation: Federation) -> Problems:
-    standing = federation.ledger.standing()
+    standing = federation.standing
     ahead = standing.ahead
     newest = federation.newest
     if standing.rolled_back is not None:

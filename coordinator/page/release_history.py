@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from ridgeway.common.routing.coverage import wilson
@@ -72,7 +73,7 @@ class ReleaseHistory:
             "whole": manifest is not None,
             "settings": settings_words(manifest),
             "accuracies": accuracies,
-            "mean": told_mean(manifest) or mean_accuracy(accuracies),
+            "mean": noisy_mean(manifest) or mean_accuracy(accuracies),
         }
 
     def changes(self, before: LedgerRelease, after: LedgerRelease) -> dict[str, Any]:
@@ -116,31 +117,35 @@ def domain_accuracies(manifest: Manifest | None) -> dict[str, Accuracy]:
     if not evaluation:
         return {}
     rows = zip(evaluation["order"], evaluation["confusion"], strict=True)
-    told = evaluation.get("intervals", {})
-    found = {}
-    for place, (name, row) in enumerate(rows):
+    intervals = evaluation.get("intervals", {})
+    accuracies = {}
+    for column, (name, row) in enumerate(rows):
         texts = sum(row)
-        if name in told and name in evaluation["domains"]:
-            found[name] = _told(evaluation["domains"][name], told[name], texts)
+        if name in intervals and name in evaluation["domains"]:
+            percent = evaluation["domains"][name]
+            accuracies[name] = _of_percent(percent, intervals[name], texts)
         elif texts:
-            share = row[place] / texts
-            low, high = wilson(share, texts)
-            found[name] = {"share": share, "low": low, "high": high, "texts": texts}
-    return found
+            share = row[column] / texts
+            accuracies[name] = _accuracy_of(share, *wilson(share, texts), texts)
+    return accuracies
 
 
-def told_mean(manifest: Manifest | None) -> Accuracy | None:
+def noisy_mean(manifest: Manifest | None) -> Accuracy | None:
     """The mean over domains, where the manifest names its interval: that of counts under noise."""
     evaluation = (manifest or {}).get("evaluation") or {}
     if "interval" not in evaluation:
         return None
     texts = sum(map(sum, evaluation["confusion"]))
-    return _told(evaluation["accuracy"], evaluation["interval"], texts)
+    return _of_percent(evaluation["accuracy"], evaluation["interval"], texts)
 
 
-def _told(percent: float, interval: Sequence[float], texts: int) -> Accuracy:
-    """What a manifest tells in percent."""
-    share, low, high = (each / 100 for each in (percent, *interval))
+def _of_percent(percent: float, interval: Sequence[float], texts: int) -> Accuracy:
+    """As a manifest has it."""
+    low, high = interval
+    return _accuracy_of(percent / 100, low / 100, high / 100, texts)
+
+
+def _accuracy_of(share: float, low: float, high: float, texts: int) -> Accuracy:
     return {"share": share, "low": low, "high": high, "texts": texts}
 
 
@@ -148,17 +153,13 @@ def mean_accuracy(accuracies: Mapping[str, Accuracy]) -> Accuracy | None:
     """The mean over domains, its doubt made of theirs."""
     if not accuracies:
         return None
-    many = len(accuracies)
     values = accuracies.values()
-    share = sum(each["share"] for each in values) / many
-    down = math.hypot(*(each["share"] - each["low"] for each in values)) / many
-    rise = math.hypot(*(each["high"] - each["share"] for each in values)) / many
-    return {
-        "share": share,
-        "low": share - down,
-        "high": share + rise,
-        "texts": sum(each["texts"] for each in values),
-    }
+    share = fmean(value["share"] for value in values)
+    down = math.hypot(*(value["share"] - value["low"] for value in values))
+    rise = math.hypot(*(value["high"] - value["share"] for value in values))
+    low = share - down / len(values)
+    high = share + rise / len(values)
+    return _accuracy_of(share, low, high, sum(value["texts"] for value in values))
 
 
 def accuracy_changes(
@@ -171,20 +172,13 @@ def accuracy_changes(
     for name in dict.fromkeys((*before, *after)):
         old = before.get(name)
         new = after.get(name)
-        change = None
-        doubt = None
+        row: dict[str, Any] = {"domain": name, "before": old, "after": new}
+        row |= {"change": None, "doubt": None}
         if old and new:
-            change = new["share"] - old["share"]
-            doubt = math.hypot(*(each["high"] - each["low"] for each in (old, new))) / 2
-        rows.append(
-            {
-                "domain": name,
-                "before": old,
-                "after": new,
-                "change": change,
-                "doubt": doubt,
-            }
-        )
+            widths = (value["high"] - value["low"] for value in (old, new))
+            row["change"] = new["share"] - old["share"]
+            row["doubt"] = math.hypot(*widths) / 2
+        rows.append(row)
     return sorted(
         rows,
         key=lambda row: (row["change"] is None, row["change"] or 0.0, row["domain"]),
@@ -195,11 +189,11 @@ def settings_words(manifest: Manifest | None) -> dict[str, str]:
     """The settings that a release was made with; those that a manifest does not name are left
     out.
     """
-    found: dict[str, str] = {}
+    settings: dict[str, str] = {}
     for name, words in _SETTINGS.items():
         with suppress(KeyError, TypeError, AttributeError):
-            found[name] = words(manifest or {})
-    return found
+            settings[name] = words(manifest or {})
+    return settings
 
 
 def _ridge(ridge: Mapping[str, Any]) -> str:

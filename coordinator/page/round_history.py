@@ -8,23 +8,12 @@ from datetime import datetime
 from typing import Any, Literal
 
 from ridgeway.common.base.journal import JournalEntry
+from ridgeway.coordinator.round.progress import AnswerRefused
 
 Outcome = Literal["released", "unchanged", "failed", "cut off", "running"]
 ROUND_KINDS = ("opened", "closed", "refused", "absent")
 NOTHING_CHANGED = "nothing has changed"
 """The reason of a round that has ended well and without another release."""
-
-
-@dataclass(frozen=True, slots=True)
-class HolderRefusal:
-    """An answer that was refused, or a holder's refusal; the name is unknown if no holder on the
-    roster signed it.
-    """
-
-    step: str
-    name: str | None
-    code: str
-    reason: str
 
 
 @dataclass(slots=True)
@@ -40,7 +29,7 @@ class RoundRecord:
     ended: str | None = None
     release: str | None = None
     reason: str = ""
-    refusals: list[HolderRefusal] = field(default_factory=list)
+    refusals: list[AnswerRefused] = field(default_factory=list)
     absent: dict[str, list[str]] = field(default_factory=dict)
 
     def outcome(self, is_running: bool) -> Outcome:
@@ -97,8 +86,10 @@ class RoundHistory:
                 record.release = facts["release"]
                 record.reason = facts["reason"]
             elif entry.kind == "refused":
-                known = {each.name: facts[each.name] for each in fields(HolderRefusal)}
-                record.refusals.append(HolderRefusal(**known))
+                known = {
+                    field.name: facts[field.name] for field in fields(AnswerRefused)
+                }
+                record.refusals.append(AnswerRefused(**known))
             else:
                 for name in facts["names"]:
                     record.absent.setdefault(name, []).append(facts["step"])

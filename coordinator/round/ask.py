@@ -13,6 +13,7 @@ import os
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Generic, Protocol, TypeVar
 
 from ridgeway.common.base.errors import (
@@ -207,24 +208,17 @@ class Channel:
         blobs: Sequence[Blob],
         own_blobs: Mapping[str, Sequence[Blob]] | None,
     ) -> dict[int, Packet]:
-        def sealed(bulk: Sequence[Blob]) -> Packet:
-            return seal_packet(
-                message,
-                self.federation.identity,
-                round=self.nonce,
-                number=self.number,
-                blobs=bulk,
-            )
-
-        if own_blobs is not None:
-            return {
-                self.peer_of[name]: sealed(own_blobs[name])
-                for name in sorted(own_blobs)
-            }
-        packet = sealed(blobs)
+        identity = self.federation.identity
+        sealed = partial(
+            seal_packet, message, identity, round=self.nonce, number=self.number
+        )
         if names is None:
-            return dict.fromkeys(self.peers(), packet)
-        return {self.peer_of[name]: packet for name in sorted(names)}
+            return dict.fromkeys(self.peers(), sealed(blobs=blobs))
+        peers = [self.peer_of[name] for name in sorted(names)]
+        if own_blobs is None:
+            return dict.fromkeys(peers, sealed(blobs=blobs))
+        packets = (sealed(blobs=own_blobs[name]) for name in sorted(names))
+        return dict(zip(peers, packets, strict=True))
 
     def _check(
         self,
@@ -253,7 +247,8 @@ class Channel:
             code = error.code
             # the holders that it is about, by the names that the operator knows
             if error.keys:
-                reason += f": {', '.join(self.named(error.keys))}"
+                names = (self._all_names.get(key, f"{key[:12]}…") for key in error.keys)
+                reason += f": {', '.join(sorted(names))}"
         else:
             code = CODES.get(type(error), "broken_identity")
         self._note_refused(step, name, code, reason)
@@ -283,9 +278,6 @@ class Channel:
         )
         self.watch(AnswerRefused(step, name, code, reason))
 
-    def named(self, keys: Collection[str]) -> list[str]:
-        return sorted(self._all_names.get(key, f"{key[:12]}…") for key in keys)
-
     def note_absent(self, step: str, names: Collection[str]) -> None:
         """Note in the ledger, and tell the watch, which holders are missing at a step, if any
         are.
@@ -301,8 +293,8 @@ class Channel:
         """Why these holders are not in a round, and what each has to do."""
         alike: dict[str, list[str]] = {}
         for name in sorted(names):
-            unheard = LEFT if name in self.federation.standing.left else AWAY
-            code, reason = self.refusals.get(name, (unheard, ""))
+            absence = LEFT if name in self.federation.standing.left else AWAY
+            code, reason = self.refusals.get(name, (absence, ""))
             alike.setdefault(why(code, reason), []).append(name)
         return "; ".join(f"{', '.join(those)} {done}" for done, those in alike.items())
 

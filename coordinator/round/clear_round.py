@@ -23,11 +23,7 @@ from ridgeway.common.protocol.messages import (
 from ridgeway.common.protocol.packet import Blob, vector_of
 from ridgeway.common.statistics.sums import Statistics, check_bound
 from ridgeway.coordinator.round.ask import Channel
-from ridgeway.coordinator.round.gathering import (
-    Gathered,
-    Gathering,
-    RoundCounts,
-)
+from ridgeway.coordinator.round.gathering import Gathered, Gathering, RoundCounts
 from ridgeway.coordinator.round.ledger import Contribution, Ledger
 from ridgeway.coordinator.round.progress import StatisticsReceived
 from ridgeway.coordinator.round.remedies import ALREADY_COUNTED
@@ -56,7 +52,7 @@ class ClearGathering(Gathering):
         self._must_suffice(cohort, set(offers))
         newest = self.federation.newest
         # the newest release is of these very sums: nobody need count again
-        if newest and {each.name: each.source for each in newest.members} == sources:
+        if newest and _sources(newest.members) == sources:
             return
         router = self._router_of(sources)
         counted = self.standing.counted_epochs
@@ -81,7 +77,7 @@ class ClearGathering(Gathering):
         """As Gathering's; the ledger has for which router each has counted in its epoch."""
         counts = super().count(question, blob, names)
         contributions = self.standing.contributions
-        epochs = sorted(contributions[name].source for name in counts.heard)
+        epochs = sorted(contributions[name].source for name in counts.holders)
         self.ledger.note("counted_for", router=self._router, epochs=epochs)
         return counts
 
@@ -95,7 +91,7 @@ class ClearGathering(Gathering):
         self.lose_nothing(names)
         contributions = self.standing.contributions
         members = tuple(contributions[name] for name in sorted(names))
-        self._router = self._router_of({each.name: each.source for each in members})
+        self._router = self._router_of(_sources(members))
         total = add_contributions(self.ledger, members, self.terms)
         return Gathered(total, members, frozenset(names & set(offers)))
 
@@ -167,29 +163,23 @@ class ClearGathering(Gathering):
         were.
         """
         accepted = set()
-        domain_of = self.standing.domain_of
         expected: type[ClearStatistics | NoisyStatistics]
         expected = NoisyStatistics if self.terms.privacy else ClearStatistics
         for answer in self.channel.ask(Collect(cohort=cohort), expected, names=names):
             with answer.accept():
                 name = answer.name
-                source = offers[name].epoch.name
+                given = self.contribution(name, offers[name], shares[name])
                 reply = answer.message
-                if reply.cohort != cohort.id or reply.source != source:
+                if reply.cohort != cohort.id or reply.source != given.source:
                     raise Refused(
                         "late",
                         "sums of another cohort, or of another epoch than the offer",
                     )
                 blob = answer.blobs[0]
-                share = shares[name]
-                sums = checked(self.terms, blob, share, len(cohort.members))
-                holdout = offers[name].holdout
-                given = Contribution(
-                    name, domain_of[name], source, share, self.terms.id, holdout
-                )
-                self.ledger.contribute(self.channel.nonce, given, sums, sums.mass)
+                sums = checked(self.terms, blob, given.share, len(cohort.members))
+                self.ledger.contribute(self.channel.nonce, given, sums)
                 size = memoryview(blob).nbytes
-                self.watch(StatisticsReceived(name, domain_of[name], size))
+                self.watch(StatisticsReceived(name, given.domain, size))
                 accepted.add(name)
         return accepted
 
@@ -206,6 +196,11 @@ class ClearGathering(Gathering):
                 " this coordinator's coordinator.toml) and two domains. Accepted data"
                 " is kept: run the round again when more holders are online"
             )
+
+
+def _sources(members: Sequence[Contribution]) -> dict[str, str]:
+    """The epoch of each member's sums, by its name."""
+    return {member.name: member.source for member in members}
 
 
 def add_contributions(

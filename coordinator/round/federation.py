@@ -14,7 +14,6 @@ import traceback
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from functools import cached_property
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -80,8 +79,8 @@ NODES = "nodes.json"
 PRIOR = "prior.safetensors"
 _LATEST = "latest"
 _POLL_S = 0.2
-LOCK_TIMEOUT_S = 60.0
 _MAX_LOG_BYTES = 1_000_000
+LOCK_TIMEOUT_S = 60.0
 """A change waits this long for another to end: a delivery in the background must not stand in its
 way.
 """
@@ -327,17 +326,6 @@ class Federation:
         finally:
             os.close(handle)
 
-    def is_busy(self) -> bool:
-        """Whether a round, a delivery or a change of membership is running. Writes nothing."""
-        try:
-            handle = os.open(self.folder / "lock", os.O_RDONLY)
-        except FileNotFoundError:
-            return False
-        try:
-            return not _is_locked(handle, fcntl.LOCK_SH)
-        finally:
-            os.close(handle)
-
     @contextlib.contextmanager
     def logged(self) -> Iterator[None]:
         """Write unforeseen errors to a log with their traceback: Flower throws away what a
@@ -393,23 +381,17 @@ class Federation:
         """Let go of the routers of old releases, and of what old runs told. Every signed manifest
         stays, and the ledger says first which routers go, so that none is missed later.
         """
-        old = {
-            each.number: self._bulk(each.number)
-            for each in self.standing.releases[: -self.settings.keep]
-        }
-        if gone := [number for number, paths in old.items() if paths]:
+        gone = []
+        paths = sorted((self.folder / "progress").glob("*.jsonl"))[:-KEPT_RUNS]
+        for release in self.standing.releases[: -self.settings.keep]:
+            files = self.release_folder(release.number).glob("*")
+            if routers := [path for path in files if path.name != MANIFEST]:
+                gone.append(release.number)
+                paths += routers
+        if gone:
             self.ledger.note("pruned", releases=gone)
-        runs = sorted((self.folder / "progress").glob("*.jsonl"))
-        for path in (*chain.from_iterable(old.values()), *runs[:-KEPT_RUNS]):
+        for path in paths:
             path.unlink(missing_ok=True)
-
-    def _bulk(self, number: int) -> list[Path]:
-        """The files of a release that are there, its manifest apart."""
-        return [
-            path
-            for path in self.release_folder(number).glob("*")
-            if path.name != MANIFEST
-        ]
 
     @property
     def newest(self) -> LedgerRelease | None:
@@ -435,10 +417,10 @@ class Federation:
         for release in standing.releases:
             number = release.number
             if number in standing.pruned:
-                there = release_id(self.manifest(number))
+                stored = release_id(self.manifest(number))
             else:
-                there = self.release(number).id
-            if there != release.release:
+                stored = self.release(number).id
+            if stored != release.release:
                 raise InputError(f"release {number:04} differs from the ledger")
         return counts | {"releases": len(standing.releases)}
 
@@ -462,10 +444,10 @@ class Federation:
         draft.replace(link)
 
 
-def _is_locked(handle: int, how: int = fcntl.LOCK_EX) -> bool:
+def _is_locked(handle: int) -> bool:
     """Whether the file could be locked just now."""
     try:
-        fcntl.flock(handle, how | fcntl.LOCK_NB)
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True

@@ -1,8 +1,8 @@
 """What a round gathers from holders: a total, and counts of held-out documents for the router it
 gives.
 
-The two ways (clear_round.py, masked_round.py) have the same methods, so that all that follows is
-the same for both.
+With masks (masked_round.py) and without (clear_round.py) it has the same methods, so that all that
+follows is the same for both.
 """
 
 from __future__ import annotations
@@ -32,11 +32,7 @@ from ridgeway.common.routing.quality import (
     check_scores,
 )
 from ridgeway.coordinator.round.ask import Channel
-from ridgeway.coordinator.round.ledger import (
-    Contribution,
-    Standing,
-    Totalled,
-)
+from ridgeway.coordinator.round.ledger import Contribution, Standing, Totalled
 from ridgeway.coordinator.round.progress import CountsReceived
 from ridgeway.coordinator.round.run_order import RoundWishes
 from ridgeway.coordinator.solving.total import Total
@@ -54,13 +50,11 @@ class Gathered:
 
     present: holders by name; those whose sums were there from an earlier round need not be among
              them.
-    kept:    the digest of a total that was opened under masks, by which the ledger keeps it.
     """
 
     total: Total
     members: tuple[Contribution, ...]
     present: frozenset[str]
-    kept: str = ""
 
 
 # Counts
@@ -99,7 +93,7 @@ class RoundCounts:
     """
 
     rows: Mapping[str, CountedRow]
-    heard: frozenset[str]
+    holders: frozenset[str]
     sealed: frozenset[str] = frozenset()
 
     def calibration(self) -> _Counts:
@@ -151,7 +145,11 @@ def checked_row(
     # of counts under noise, nothing can be said but that they are numbers
     if question.terms.privacy:
         return row
-    _check_routed(row, MAX_HELD_OUT_DOCUMENTS * holders)
+    most = MAX_HELD_OUT_DOCUMENTS * holders
+    if not 0 <= row.routed.min() <= row.routed.sum() <= most:
+        raise Refused("over_bound", "too many documents for an evaluation")
+    if row.changes.min() < 0 or row.changes.sum() > row.routed.sum():
+        raise Refused("broken_identity", "more documents changed than were routed")
     if question.experts:
         try:
             sums, counts = np.split(row.quality, 2)
@@ -163,13 +161,6 @@ def checked_row(
     return row
 
 
-def _check_routed(row: CountedRow, most: int) -> None:
-    if not 0 <= row.routed.min() <= row.routed.sum() <= most:
-        raise Refused("over_bound", "too many documents for an evaluation")
-    if row.changes.min() < 0 or row.changes.sum() > row.routed.sum():
-        raise Refused("broken_identity", "more documents changed than were routed")
-
-
 def _check_calibration(question: Evaluate, counts: _Counts, most: int) -> None:
     if not 0 <= counts.min() <= counts.max() <= most:
         raise Refused("over_bound", "too many documents for a calibration")
@@ -179,17 +170,13 @@ def _check_calibration(question: Evaluate, counts: _Counts, most: int) -> None:
     # every curve and temperature was tried on the same documents
     if (right > fallen).any() or len(np.unique(fallen.sum(axis=-1))) != 1:
         raise Refused(
-            "broken_identity",
-            "the temperatures were tried on different documents",
+            "broken_identity", "the temperatures were tried on different documents"
         )
     by_length = scope.sum(axis=1)
     documents = fallen[0, 0].sum()
     same = (by_length[:, 0] == by_length[:, 1]).all()
     if not same or scope[..., 0].sum() not in (0, documents):
-        raise Refused(
-            "broken_identity",
-            "the scope was counted on different documents",
-        )
+        raise Refused("broken_identity", "the scope was counted on different documents")
 
 
 # Counts under masks: each domain has a row of its own for what is paired and for scores, all share
@@ -258,6 +245,12 @@ class Gathering(ABC):
         domains = {active[name].key: active[name].domain for name in names}
         return form_cohort(self.terms, domains)
 
+    def contribution(self, name: str, offer: Offer, share: int) -> Contribution:
+        """What the ledger says of a holder's sums, as it has offered them."""
+        domain = self.standing.domain_of[name]
+        epoch = offer.epoch.name
+        return Contribution(name, domain, epoch, share, self.terms.id, offer.holdout)
+
     @abstractmethod
     def check_offer(self, key: str, offer: Offer) -> None:
         """Raise Refused if an offer cannot be used."""
@@ -276,24 +269,21 @@ class Gathering(ABC):
         """
 
     def count(
-        self,
-        question: Evaluate,
-        blob: Blob,
-        names: Collection[str],
+        self, question: Evaluate, blob: Blob, names: Collection[str]
     ) -> RoundCounts:
         """What these holders count on their held-out documents, each in an answer of its own."""
         rows = no_counts(question)
         domain_of = self.standing.domain_of
-        heard = set()
+        holders = set()
         for answer in self.channel.ask(question, Counted, names=names, blobs=[blob]):
             with answer.accept():
-                told = answer.message
-                numbers = [*told.counts, *told.quality, *told.reliability]
+                message = answer.message
+                numbers = [*message.counts, *message.quality, *message.reliability]
                 row = checked_row(question, np.array(numbers, dtype=np.int64))
                 rows[domain_of[answer.name]] += row
                 self.watch(CountsReceived(answer.name))
-                heard.add(answer.name)
-        return RoundCounts(rows, frozenset(heard))
+                holders.add(answer.name)
+        return RoundCounts(rows, frozenset(holders))
 
     def lose_nothing(self, names: Collection[str]) -> None:
         """Raise RoundFailed if the sums of these holders leave out a domain that the newest release
@@ -303,14 +293,15 @@ class Gathering(ABC):
         domain that has no holder on the roster any more was let go before.
         """
         newest = self.federation.newest
+        if newest is None:
+            return
         domain_of = self.standing.kept_domains
-        there = {domain_of[name] for name in names}
         may_lapse = self.federation.settings.round.may_lapse
         may_go = {*self._wishes.allow_missing, *may_lapse}
-        expected = set(domain_of.values()) - there - may_go
-        domains = newest.domains if newest else ()
-        lost = [domain for domain in domains if domain in expected]
-        if newest is None or not lost:
+        covered = {domain_of[name] for name in names}
+        expected = set(domain_of.values()) - covered - may_go
+        lost = [domain for domain in newest.domains if domain in expected]
+        if not lost:
             return
         missing = [name for name, domain in domain_of.items() if domain in lost]
         flags = " ".join(f"--allow-missing {domain}" for domain in lost)

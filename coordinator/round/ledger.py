@@ -173,7 +173,6 @@ class Standing:
     counts_of: dict[str, set[str]] = field(default_factory=dict)
     handovers: HandOvers = field(default_factory=HandOvers)
     rounds: int = 0
-    open_round: str | None = None
 
     def take_in(self, entry: JournalEntry) -> None:
         facts = entry.facts
@@ -213,9 +212,6 @@ class Standing:
                 self.gone.add(self.roster[facts["name"]].node)
             case "opened":
                 self.rounds += 1
-                self.open_round = facts["round"]
-            case "closed":
-                self.open_round = None
             case "contributed":
                 given = _read(Contribution, facts)
                 self.contributions[given.name] = given
@@ -230,16 +226,16 @@ class Standing:
                 # it is opened again only where files were lost
                 self.counts.pop(total.digest, None)
                 beside = facts["beside"]
-                kept = [each for each in self.totals if each.digest in beside]
+                kept = [other for other in self.totals if other.digest in beside]
                 self._keep_totals([*kept, total])
             case "counted":
                 counts = _read(KeptCounts, facts)
                 self.counts[counts.total] = counts
                 self._note_counted(
                     member.source
-                    for each in self.totals
-                    if each.digest == counts.total
-                    for member in each.members
+                    for total in self.totals
+                    if total.digest == counts.total
+                    for member in total.members
                     if member.name in counts.holders
                 )
             case "counted_for":
@@ -262,8 +258,8 @@ class Standing:
 
     def _note_counted(self, epochs: Iterable[str]) -> None:
         counted = set(epochs)
-        for name, own in self.sums_of.items():
-            self.counts_of.setdefault(name, set()).update(own & counted)
+        for name, summed in self.sums_of.items():
+            self.counts_of.setdefault(name, set()).update(summed & counted)
 
     def _leave_out(self, name: str) -> None:
         self.retired.add(name)
@@ -454,10 +450,11 @@ class Ledger:
     # Sums
 
     def contribute(
-        self, round_: str, given: Contribution, statistics: Statistics, mass: int
+        self, round_: str, given: Contribution, statistics: Statistics
     ) -> Contribution:
         """Store accepted sums: the file first, then the entry that speaks of it."""
         stored = replace(given, digest=self._write_sums(gram=statistics.packed()[0]))
+        mass = statistics.mass
         self.note("contributed", round=round_, mass=mass, **asdict(stored))
         return stored
 
@@ -572,10 +569,10 @@ class Ledger:
         standing = self.standing()
         for contribution in standing.needed:
             self.sums(contribution)
-        for stored in standing.totals:
-            self.total(stored)
-        for kept in standing.counts.values():
-            self.counts(kept)
+        for total in standing.totals:
+            self.total(total)
+        for counts in standing.counts.values():
+            self.counts(counts)
         return {
             "entries": entries,
             "contributions": len(standing.contributions),
@@ -584,7 +581,5 @@ class Ledger:
 
 
 def _digest(arrays: Mapping[str, Integers]) -> str:
-    """Of the numbers of a file of sums, in little-endian int64."""
-    return sha256(
-        *(np.ascontiguousarray(array, dtype="<i8").data for array in arrays.values())
-    )
+    """Of the numbers of a file of sums, which are little-endian int64."""
+    return sha256(*(array.data for array in arrays.values()))

@@ -27,12 +27,7 @@ from ridgeway.common.masking.agreement import (
     threshold_for,
 )
 from ridgeway.common.protocol.cohort import Cohort, Terms
-from ridgeway.common.protocol.messages import (
-    MAX_COUNTS,
-    SUM_NAMES,
-    Evaluate,
-    Offer,
-)
+from ridgeway.common.protocol.messages import MAX_COUNTS, SUM_NAMES, Evaluate, Offer
 from ridgeway.common.protocol.packet import Blob
 from ridgeway.common.statistics.sums import Statistics
 from ridgeway.coordinator.round.ask import Channel
@@ -62,7 +57,7 @@ from ridgeway.coordinator.solving.total import Total, total_of
 
 def too_few_on_roster(federation: Federation) -> str | None:
     """Words of what a round lacks, as far as it is known without asking anybody."""
-    active = federation.ledger.standing().active
+    active = federation.standing.active
     min_holders = federation.settings.round.min_holders
     least = max(SMALLEST_COHORT, min_holders)
     if len(active) >= least:
@@ -153,7 +148,11 @@ class MaskedGathering(Gathering):
         self._offers = offers
         stored = self.agreed(offers)
         if stored is not None:
-            return self._from_stored(stored)
+            self.watch(TotalReused(len(stored.members)))
+            self._kept = stored
+            sums = self.ledger.total(stored)
+            total = self._total(stored.members, stored.domains, sums)
+            return Gathered(total, stored.members, frozenset(offers))
         cohort = self.cohort(offers)
         session = self._session = Session(self.channel, cohort, offers)
         self._check_members(offers)
@@ -189,8 +188,9 @@ class MaskedGathering(Gathering):
                 f"`min_holders` in this coordinator's coordinator.toml requires {least}"
             )
         missing = set(self.standing.active) - set(offers)
-        reasons = self.channel.why_missing(missing)
-        reasons = reasons or "all holders on the roster are online"
+        reasons = (
+            self.channel.why_missing(missing) or "all holders on the roster are online"
+        )
         raise RoundFailed(
             f"{len(offers)} holders can take part, but {needs} ({reasons}). Run the"
             " round again when more can; the newest release stays"
@@ -225,30 +225,13 @@ class MaskedGathering(Gathering):
             "signing", round=self.channel.nonce, terms=self.terms.id, members=members
         )
 
-    # A total that is there already
-
-    def _from_stored(self, stored: Totalled) -> Gathered:
-        self.watch(TotalReused(len(stored.members)))
-        self._kept = stored
-        total = self._total(stored.members, stored.domains, self.ledger.total(stored))
-        return Gathered(total, stored.members, frozenset(self._offers), stored.digest)
-
-    # A new total
-
     def _totalled(
         self, cohort: Cohort, names: Collection[str], vector: NDArray[np.int64]
     ) -> Gathered:
         """Check what was opened, keep it, and let the ledger speak of it."""
         active = self.standing.active
         members = tuple(
-            Contribution(
-                name,
-                active[name].domain,
-                self._offers[name].epoch.name,
-                cohort.shares[active[name].key],
-                self.terms.id,
-                self._offers[name].holdout,
-            )
+            self.contribution(name, self._offers[name], cohort.shares[active[name].key])
             for name in sorted(names)
         )
         domains = tuple(sorted({member.domain for member in members}))
@@ -264,7 +247,7 @@ class MaskedGathering(Gathering):
             ) from None
         given = Totalled(members, domains, self.terms.id, "")
         self._kept = self.ledger.keep_total(self.channel.nonce, given, statistics)
-        return Gathered(total, members, frozenset(names), self._kept.digest)
+        return Gathered(total, members, frozenset(names))
 
     def _total(
         self,
@@ -273,7 +256,7 @@ class MaskedGathering(Gathering):
         statistics: Statistics,
     ) -> Total:
         holdout = {
-            domain: sorted({each.holdout for each in members if each.domain == domain})
+            domain: sorted({part.holdout for part in members if part.domain == domain})
             for domain in domains
         }
         return total_of(domains, statistics, self.terms, len(members), holdout)
@@ -281,10 +264,7 @@ class MaskedGathering(Gathering):
     # Counts
 
     def count(
-        self,
-        question: Evaluate,
-        blob: Blob,
-        names: Collection[str],
+        self, question: Evaluate, blob: Blob, names: Collection[str]
     ) -> RoundCounts:
         """What these holders count on their held-out documents; nothing if it cannot be opened. If
         nobody of a domain counts, and that was not accepted, nothing is opened, so that all can
@@ -336,11 +316,7 @@ class MaskedGathering(Gathering):
         return RoundCounts(rows, frozenset(kept.holders))
 
     def _opened_counts(
-        self,
-        question: Evaluate,
-        blob: Blob,
-        names: Collection[str],
-        check: Check,
+        self, question: Evaluate, blob: Blob, names: Collection[str], check: Check
     ) -> RoundCounts:
         """What holders count now; it is kept with the total."""
         assert self._kept is not None
@@ -355,19 +331,20 @@ class MaskedGathering(Gathering):
                 " coordinator.toml"
             )
         sealed = question.model_copy(update={"session": session.id})
-        vector, heard = session.sum_counts(size, sealed, blob, asked, check)
+        vector, counting = session.sum_counts(size, sealed, blob, asked, check)
         counts = unsealed_rows(question, vector)
         rows = {}
         # the calibrations of all holders stand in the first row
-        calibrated = len(heard)
+        calibrated = len(counting)
         for domain, numbers in zip(question.domains, counts, strict=True):
-            holders = sum(domain_of[name] == domain for name in heard)
+            holders = sum(domain_of[name] == domain for name in counting)
             rows[domain] = checked_row(question, numbers, holders, calibrated)
             calibrated = 0
         question_id = _question_id(question)
-        given = KeptCounts(self._kept.digest, question_id, "", tuple(sorted(heard)))
+        holders_counted = tuple(sorted(counting))
+        given = KeptCounts(self._kept.digest, question_id, "", holders_counted)
         self.ledger.keep_counts(self.channel.nonce, given, np.stack(counts))
-        return RoundCounts(rows, frozenset(heard))
+        return RoundCounts(rows, frozenset(counting))
 
     def _session_to_count(self) -> tuple[Session, set[str]]:
         """The session, and who can seal counts in it; one without statistics if the total was there

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import IO, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,25 +40,27 @@ from ridgeway.common.protocol.messages import (
 from ridgeway.common.protocol.packet import Blob
 from ridgeway.coordinator.round.ask import Channel, HolderAnswer
 from ridgeway.coordinator.round.gathering import Check
-from ridgeway.coordinator.round.progress import (
-    SealedReceived,
-    SecretsShared,
-    SumOpened,
+from ridgeway.coordinator.round.progress import SealedReceived, SecretsShared, SumOpened
+
+Answer = TypeVar(
+    "Answer",
+    messages.Envelopes,
+    messages.Held,
+    messages.SealedSums,
+    messages.Confirmed | messages.Locked,
+    messages.Revealed,
 )
 
 
 class Session:
     """A session with holders that have advertised their keys.
 
-    shared: the members that have dealt their secrets out, by place. name_of: who stands at each
-            place.
+    shared: the members that have dealt their secrets out, by index. name_of: who stands at each
+            index.
     """
 
     def __init__(
-        self,
-        channel: Channel,
-        cohort: Cohort,
-        offers: Mapping[str, Offer],
+        self, channel: Channel, cohort: Cohort, offers: Mapping[str, Offer]
     ) -> None:
         adverts = {
             offer.advert.key: (name, offer.advert)
@@ -78,9 +81,9 @@ class Session:
         )
         self.id = self.agreement.id.hex()
         self.name_of = {
-            place: adverts[key][0] for place, key in enumerate(keys, start=1)
+            index: adverts[key][0] for index, key in enumerate(keys, start=1)
         }
-        self.place_of = {name: place for place, name in self.name_of.items()}
+        self.index_of = {name: index for index, name in self.name_of.items()}
         self.shared: tuple[MemberIndex, ...] = ()
         self._envelopes: dict[MemberIndex, dict[MemberIndex, bytes]] = {}
         self._holders: dict[MemberIndex, set[MemberIndex]] = {}
@@ -88,18 +91,17 @@ class Session:
     def share(self) -> None:
         """Let every member deal its secrets out. Raises RoundFailed unless enough do."""
         request = messages.Share(cohort=self._cohort, agreement=self.agreement)
-        for answer in self._channel.ask(
-            request, messages.Envelopes, names=list(self.place_of)
-        ):
+        answers = self._channel.ask(
+            request, messages.Envelopes, names=list(self.index_of)
+        )
+        for index, answer in self._of_this_session(answers):
             with answer.accept():
-                self._must_be_of_this_session(answer.message.session)
-                place = self.place_of[answer.name]
-                envelopes = self._dealt(place, answer.blobs[0])
-                self._envelopes[place] = envelopes
-                self._holders[place] = set(envelopes)
+                envelopes = self._dealt(index, answer.blobs[0])
+                self._envelopes[index] = envelopes
+                self._holders[index] = set(envelopes)
                 # in a small cohort a member keeps a share of its own
                 if not self.agreement.neighbourhood:
-                    self._holders[place].add(place)
+                    self._holders[index].add(index)
                 self._watch(SecretsShared(answer.name))
         self.shared = tuple(sorted(self._envelopes))
         self._must_suffice(len(self.shared), "shared their secrets")
@@ -113,22 +115,16 @@ class Session:
         dealt = _by_place(content, ENVELOPE_BYTES, "bad_envelope")
         needed = sizes.holders if sizes else len(others)
         if not set(dealt) <= others or len(dealt) != needed:
-            raise Refused(
-                "bad_envelope",
-                "envelopes are missing for some members",
-            )
+            raise Refused("bad_envelope", "envelopes are missing for some members")
         return dealt
 
     def hold(self) -> set[str]:
         """Pass every member's envelopes on, and ask for nothing; returns who holds them."""
         holding = set()
         request = messages.Hold(session=self.id, shared=self.shared)
-        for answer in self._channel.ask(
-            request, messages.Held, own_blobs=self._forwarded()
-        ):
-            with answer.accept():
-                self._must_be_of_this_session(answer.message.session)
-                holding.add(answer.name)
+        answers = self._channel.ask(request, messages.Held, own_blobs=self._forwarded())
+        for _, answer in self._of_this_session(answers):
+            holding.add(answer.name)
         return holding
 
     def sum_statistics(
@@ -163,8 +159,8 @@ class Session:
         """
         inbox = by_owner(self._envelopes)
         return {
-            self.name_of[place]: [pack_by_member(inbox.get(place, {}))]
-            for place in self.shared
+            self.name_of[index]: [pack_by_member(inbox.get(index, {}))]
+            for index in self.shared
         }
 
     def _sum(
@@ -174,36 +170,25 @@ class Session:
         answers: Iterator[HolderAnswer[messages.SealedSums]],
         check: Check,
     ) -> tuple[NDArray[np.int64], set[str]]:
-        with SealedFile() as kept:
-            opening = self._add_up(sum_name, size, answers, kept)
+        """The sum over those who send and sign, and their names."""
+        opening = Opening(self.agreement, sum_name, self._holders, size)
+        with tempfile.TemporaryFile() as file:
+            kept = SealedFile(file)
+            for index, answer in self._of_this_session(answers):
+                with answer.accept():
+                    if answer.message.lot != sum_name:
+                        raise Refused(
+                            "malformed",
+                            f"expected {sum_name}, received {answer.message.lot}",
+                        )
+                    sealed = Sealed.of_bytes(answer.blobs[0])
+                    opening.add(index, sealed)
+                    kept.keep(index, sealed)
+                    received = memoryview(answer.blobs[0]).nbytes
+                    self._watch(SealedReceived(answer.name, sum_name, received))
             # each member is asked for statistics with envelopes of its own
             question = self._channel.last_request if sum_name == "counts" else ""
             return self._open(sum_name, opening, question, check, kept)
-
-    def _add_up(
-        self,
-        sum_name: SumName,
-        size: int,
-        answers: Iterator[HolderAnswer[messages.SealedSums]],
-        kept: SealedFile,
-    ) -> Opening:
-        opening = Opening(self.agreement, sum_name, self._holders, size)
-        for answer in answers:
-            with answer.accept():
-                self._must_be_of_this_session(answer.message.session)
-                if answer.message.lot != sum_name:
-                    raise Refused(
-                        "malformed",
-                        f"expected {sum_name}, received {answer.message.lot}",
-                    )
-                place = self.place_of[answer.name]
-                blob = answer.blobs[0]
-                sealed = Sealed.of_bytes(blob)
-                opening.add(place, sealed)
-                kept.keep(place, sealed)
-                received = memoryview(blob).nbytes
-                self._watch(SealedReceived(answer.name, sum_name, received))
-        return opening
 
     def _open(
         self,
@@ -222,7 +207,7 @@ class Session:
         while True:
             sent = tuple(sorted(opening.sent))
             self._must_suffice(len(sent), done)
-            names = {self.name_of[place] for place in sent}
+            names = {self.name_of[index] for index in sent}
             check(names)
             # they sign who has shared, who has sent and what was asked
             words = survivor_words(
@@ -233,10 +218,10 @@ class Session:
             unsigned = opening.sent - set(confirmations)
             if not unsigned:
                 break
-            for place in unsigned:
-                opening.remove(place, kept.of(place))
+            for index in unsigned:
+                opening.remove(index, kept.of(index))
             done = f"signed the sum of {sum_name}"
-        locks: dict[MemberIndex, str] = {}
+        locks = {}
         if self.agreement.neighbourhood:
             locks = self._locked(sum_name, sent, opening, words)
         reveals = self._revealed(sum_name, sent, confirmations, locks)
@@ -288,18 +273,17 @@ class Session:
         refused.
         """
         signatures: dict[MemberIndex, str] = {}
-        names = [self.name_of[place] for place in request.sent]
-        for answer in self._channel.ask(request, expected, names=names):
+        names = [self.name_of[index] for index in request.sent]
+        answers = self._channel.ask(request, expected, names=names)
+        for index, answer in self._of_this_session(answers):
             with answer.accept():
-                self._must_be_of_this_session(answer.message.session)
-                place = self.place_of[answer.name]
-                key = self.agreement.keys[place - 1]
+                key = self.agreement.keys[index - 1]
                 if not is_signed_by(key, answer.message.signature, words):
                     raise Refused(
                         "bad_confirmation",
                         "the signature covers another set of members",
                     )
-                signatures[place] = answer.message.signature
+                signatures[index] = answer.message.signature
         return signatures
 
     def _revealed(
@@ -320,14 +304,13 @@ class Session:
             confirmations=tuple(sorted(confirmations.items())),
             locks=tuple(sorted(locks.items())[: self.agreement.threshold]),
         )
-        asked = [self.name_of[place] for place in locks or confirmations]
+        asked = [self.name_of[index] for index in locks or confirmations]
         held = by_owner(
-            {place: dict.fromkeys(holders) for place, holders in self._holders.items()}
+            {index: dict.fromkeys(holders) for index, holders in self._holders.items()}
         )
-        for answer in self._channel.ask(request, messages.Revealed, names=asked):
+        answers = self._channel.ask(request, messages.Revealed, names=asked)
+        for giver, answer in self._of_this_session(answers):
             with answer.accept():
-                self._must_be_of_this_session(answer.message.session)
-                giver = self.place_of[answer.name]
                 shares = _by_place(answer.blobs[0], SHARE_BYTES, "shape_mismatch")
                 if set(shares) != set(held.get(giver, ())):
                     raise Refused(
@@ -337,9 +320,15 @@ class Session:
                 reveals[giver] = shares
         return reveals
 
-    def _must_be_of_this_session(self, session: str) -> None:
-        if session != self.id:
-            raise Refused("other_session", "an answer of another session")
+    def _of_this_session(
+        self, answers: Iterator[HolderAnswer[Answer]]
+    ) -> Iterator[tuple[MemberIndex, HolderAnswer[Answer]]]:
+        """The answers with their senders' indices; those of another session are refused."""
+        for answer in answers:
+            if answer.message.session == self.id:
+                yield self.index_of[answer.name], answer
+            else:
+                answer.error = Refused("other_session", "an answer of another session")
 
     def _must_suffice(self, members: int, what: str) -> None:
         needed = self.agreement.threshold
@@ -354,26 +343,18 @@ class Session:
 
 
 class SealedFile:
-    """The sealed vectors of one sum, in a file without a name, in case one must be taken out of the
-    sum again.
-    """
+    """The sealed vectors of one sum, in a file, in case one must be taken out of the sum again."""
 
-    def __init__(self) -> None:
-        self._file = tempfile.TemporaryFile()  # noqa: SIM115
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
         self._span: dict[MemberIndex, tuple[int, int]] = {}
 
-    def __enter__(self) -> SealedFile:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._file.close()
-
-    def keep(self, place: MemberIndex, sealed: Sealed) -> None:
+    def keep(self, index: MemberIndex, sealed: Sealed) -> None:
         start = self._file.seek(0, os.SEEK_END)
-        self._span[place] = start, self._file.write(sealed.data)
+        self._span[index] = start, self._file.write(sealed.data)
 
-    def of(self, place: MemberIndex) -> Sealed:
-        start, size = self._span[place]
+    def of(self, index: MemberIndex) -> Sealed:
+        start, size = self._span[index]
         self._file.seek(start)
         return Sealed.of_bytes(self._file.read(size))
 

@@ -28,11 +28,7 @@ from ridgeway.common.routing.router import Router, router_of
 from ridgeway.common.routing.sentence_table import without_domain
 from ridgeway.coordinator.round.clear_round import add_contributions
 from ridgeway.coordinator.round.federation import Federation
-from ridgeway.coordinator.round.ledger import (
-    ROLLED_BACK,
-    Contribution,
-    LedgerRelease,
-)
+from ridgeway.coordinator.round.ledger import ROLLED_BACK, Contribution, LedgerRelease
 from ridgeway.coordinator.round.round import solve_total
 from ridgeway.coordinator.solving.publish import RouterChoices, compose, sign
 
@@ -251,7 +247,7 @@ def _solved_again(
         total, encoder, choices, solution, number=number, parent=newest.release, **more
     )
     folder = federation.release_folder(number)
-    release = sign(draft, federation.identity, folder).release
+    release = sign(draft, federation.identity, folder)
     published = LedgerRelease(number, release, cause, total.domains, left, terms)
     return published, solution.note
 

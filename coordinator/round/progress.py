@@ -266,7 +266,7 @@ class RunFailed(Event, kind="failed"):
     reason: str
 
 
-EVENTS: dict[str, type[Event]] = {each.kind: each for each in Event.__subclasses__()}
+EVENTS: dict[str, type[Event]] = {event.kind: event for event in Event.__subclasses__()}
 
 
 @contextlib.contextmanager
@@ -282,17 +282,12 @@ def progress_file(path: Path) -> Iterator[Watch]:
         try:
             yield write
         except BaseException as error:
-            known = isinstance(error, RidgewayError)
-            write(
-                RunFailed(
-                    str(error)
-                    if known
-                    else (
-                        f"the coordinator crashed: {error!r}; see logs/rounds.log in"
-                        " its folder"
-                    )
-                )
+            reason = (
+                f"the coordinator crashed: {error!r}; see logs/rounds.log in its folder"
             )
+            if isinstance(error, RidgewayError):
+                reason = str(error)
+            write(RunFailed(reason))
             raise
         write(RunDone())
 
@@ -328,10 +323,10 @@ def follow(
     """
     follower = Follower(path)
     ended = False
-    heard = time.monotonic()
+    last_event_at = time.monotonic()
     while True:
         for event in follower.events():
-            heard = time.monotonic()
+            last_event_at = time.monotonic()
             if isinstance(event, RunDone):
                 return
             if isinstance(event, RunFailed):
@@ -342,7 +337,7 @@ def follow(
                 "the round was interrupted: its process ended. Accepted data is kept."
                 " Run the round again"
             )
-        if time.monotonic() - heard > silence_s:
+        if time.monotonic() - last_event_at > silence_s:
             ended = has_ended()
-            heard = time.monotonic()
+            last_event_at = time.monotonic()
         time.sleep(_POLL_S)

@@ -39,10 +39,12 @@ def reference_round(
     for member in cohort.members:
         # 1. A holder weights its sums to its share of its domain's mass (0: as they are) ...
         share = cohort.shares[member.key]
-        own = sums[member.key].weighted(share) if share else sums[member.key]
+        weighted = sums[member.key].weighted(share) if share else sums[member.key]
         # ... and puts them into the column of its domain.
         column = cohort.domains.index(member.domain)
-        vectors[member.key] = terms.vector_of(own.placed(column, len(cohort.domains)))
+        vectors[member.key] = terms.vector_of(
+            weighted.placed(column, len(cohort.domains))
+        )
 
     # 2. The coordinator learns the sum: of plain vectors, or of masked ones, and then nothing else.
     if identities is None:

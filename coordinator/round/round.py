@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -151,9 +151,9 @@ def deliver_newest(
     """
     with federation.exclusive_lock():
         round_ = _Round(federation, transport, watch)
-        held = round_.greet()
+        round_.greet()
         newest = federation.newest
-        return round_.deliver(newest, held) if newest else set()
+        return round_.deliver(newest) if newest else set()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -180,17 +180,11 @@ class _Evaluated:
         figures = self.evaluation.to_json()
         figures |= {"documents": self.evaluation.documents, "gap": None}
         if self.noisy is not None:
-            told = {name: each.to_json() for name, each in self.by_domain.items()}
-            return (
-                figures
-                | self.noisy.to_json()
-                | {
-                    "domains": {name: each["accuracy"] for name, each in told.items()},
-                    "intervals": {
-                        name: each["interval"] for name, each in told.items()
-                    },
-                }
-            )
+            figures |= self.noisy.to_json() | {"domains": {}, "intervals": {}}
+            for domain, noisy in self.by_domain.items():
+                facts = noisy.to_json()
+                figures["domains"][domain] = facts["accuracy"]
+                figures["intervals"][domain] = facts["interval"]
         if self.fitted is not None:
             figures["gap"] = self.fitted.gap
             figures["reliability"] = self.fitted.reliability
@@ -216,8 +210,8 @@ class _Round:
         self._terms = federation.terms_in(wishes.mode)
         self._channel = Channel(federation, transport, secrets.token_hex(16), watch)
         self._held: dict[str, int] = {}
-        way = MaskedGathering if self._terms.uses_masks else ClearGathering
-        self._gathering: Gathering = way(self._channel, self._terms, wishes)
+        gathering = MaskedGathering if self._terms.uses_masks else ClearGathering
+        self._gathering: Gathering = gathering(self._channel, self._terms, wishes)
 
     @property
     def _standing(self) -> Standing:
@@ -233,9 +227,7 @@ class _Round:
         """The round, step by step."""
         self._open()
         try:
-            offers = self.announce()
-            greeted = set(offers)
-            gathered = self._gathering.gather(offers)
+            gathered = self._gathering.gather(self.announce())
             total = gathered.total
             self._watch(progress.TotalGathered(total.holders, total.domains))
             published = self._release_of(gathered)
@@ -244,7 +236,7 @@ class _Round:
             with contextlib.suppress(JournalError):
                 self._close(str(error))
             raise
-        self.deliver(published, greeted)
+        self.deliver(published)
         self._federation.prune()
         return published
 
@@ -310,20 +302,16 @@ class _Round:
                 self._watch(progress.OfferReceived(name, offer.domain))
         return offers
 
-    def greet(self) -> set[str]:
-        """The holders that are there; what each of them has is noted."""
-        here: dict[str, Here] = {}
+    def greet(self) -> None:
+        """Note what each of the holders has that are there."""
         for answer in self._channel.ask(Hello(), Here, seconds=GREETING_TIMEOUT_S):
-            here[answer.name] = answer.message
+            self._note_held(answer.name, answer.message)
             self._watch(progress.HolderPresent(answer.name))
-        for name, message in here.items():
-            self._note_held(name, message)
-        return set(here)
 
-    def _note_held(self, name: str, told: Here | Offer) -> None:
+    def _note_held(self, name: str, message: Here | Offer) -> None:
         """Note the release that a holder says it has, if that is news."""
-        self._held[name] = told.release.number if told.release else 0
-        self._ledger.note_held(name, told.release)
+        self._held[name] = message.release.number if message.release else 0
+        self._ledger.note_held(name, message.release)
 
     def _release_of(self, gathered: Gathered) -> LedgerRelease:
         """A new release; or the newest, if it was made of this very total with these settings, and
@@ -339,10 +327,13 @@ class _Round:
     def _stands(self, newest: LedgerRelease, gathered: Gathered) -> bool:
         if self._wishes.even_unchanged or self._standing.ahead:
             return False
+        manifest = self._federation.manifest(newest.number)
+        # noise may have left no documents to holders that have counted
+        counted = manifest.get(PRIVACY, {}).get(COUNTED)
         return (
             newest.members == gathered.members
             and newest.choices == self._federation.choices_id(self._terms)
-            and _is_evaluated(self._federation.manifest(newest.number))
+            and bool(manifest["evaluation"] or counted)
         )
 
     # Solve, and let holders count for the router that is published
@@ -369,7 +360,7 @@ class _Round:
         if self._terms.privacy:
             return self._evaluate_under_noise(gathered, solution)
         newest = federation.newest
-        rule = settings.rule
+        rule = self._selector
         weights = solution.weights
         if settings.normalise_columns:
             weights = normalised_columns(weights)
@@ -388,35 +379,21 @@ class _Round:
         routed = {domain: row.routed for domain, row in counts.rows.items()}
         evaluation = _evaluation(total.domains, routed)
         self._tell_evaluation(evaluation)
-        if newest is not None:
-            changes = [
-                DomainChange(
-                    domain,
-                    int(row.changes[0]),
-                    int(row.changes[1]),
-                    int(row.routed.sum()),
-                )
-                for domain, row in counts.rows.items()
-            ]
-            self._must_not_be_worse(
-                newest, gathered, [asdict(each) for each in worse(changes)]
-            )
+        changes = [
+            DomainChange(domain, int(lost), int(won), int(row.routed.sum()))
+            for domain, row in counts.rows.items()
+            for lost, won in [row.changes]
+        ]
+        self._must_not_be_worse(gathered, map(asdict, worse(changes)))
         quality = counts.quality(question) if question.experts else None
         if quality is not None:
             scores = int(quality.counts.sum())
             self._watch(progress.ExpertsMeasured(len(quality.experts), scores))
-        # all domains are calibrated together
-        calibration = {"": counts.calibration()}
-        fitted = fit(question.temperatures, calibration, len(total.domains))
+        fitted = fit(question.temperatures, counts.calibration(), len(total.domains))
         if fitted:
+            curve = fitted.temperature, fitted.half, fitted.tail
             self._watch(
-                progress.ConfidenceCalibrated(
-                    fitted.temperature,
-                    fitted.half,
-                    fitted.tail,
-                    fitted.gap,
-                    fitted.separation,
-                )
+                progress.ConfidenceCalibrated(*curve, fitted.gap, fitted.separation)
             )
         return _Evaluated(solution, evaluation, fitted, quality)
 
@@ -430,8 +407,8 @@ class _Round:
         question = Evaluate(
             terms=self._terms,
             domains=total.domains,
-            selector=DEFAULT.selector.name,
-            k=DEFAULT.selector.k,
+            selector=self._selector.name,
+            k=self._selector.k,
             holders=tuple(member.domain for member in gathered.members),
         )
         blob = vector_blob(self._terms.vector_of(total.statistics))
@@ -444,7 +421,7 @@ class _Round:
         assert privacy is not None
         domain_of = self._standing.domain_of
         # one noise for each holder that has counted
-        counted = [domain_of[name] for name in sorted(counts.heard)]
+        counted = [domain_of[name] for name in sorted(counts.holders)]
         rows = {
             domain: row.routed
             for domain, row in counts.rows.items()
@@ -457,8 +434,14 @@ class _Round:
         }
         self._tell_evaluation(evaluation, noisy if evaluation else None)
         newest = self._federation.newest
-        if newest is not None:
-            self._must_not_be_worse(newest, gathered, self._surely_worse(by_domain))
+        last = newest and self._federation.manifest(newest.number)["evaluation"]
+        before = (last or {}).get("intervals", {})
+        surely_worse = (
+            {"domain": domain, "before": tuple(before[domain]), "after": after.interval}
+            for domain, after in by_domain.items()
+            if domain in before and after.interval[1] < before[domain][0]
+        )
+        self._must_not_be_worse(gathered, surely_worse)
         return _Evaluated(
             solution,
             evaluation,
@@ -476,36 +459,20 @@ class _Round:
         counts = self._gathering.count(question, blob, gathered.present)
         self._gathering.must_be_counted(
             question.domains,
-            counts.heard | counts.sealed,
+            counts.holders | counts.sealed,
             [member.name for member in gathered.members],
         )
         return counts
 
-    def _surely_worse(
-        self, by_domain: Mapping[str, NoisyAccuracy]
-    ) -> list[dict[str, Any]]:
-        """The domains whose interval of accuracy lies below that of the newest release, where noise
-        is in that, too.
-        """
-        assert self._federation.newest is not None
-        manifest = self._federation.manifest(self._federation.newest.number)
-        before = (manifest["evaluation"] or {}).get("intervals", {})
-        return [
-            {
-                "domain": domain,
-                "before": tuple(before[domain]),
-                "after": told.interval,
-            }
-            for domain, told in by_domain.items()
-            if domain in before and told.interval[1] < before[domain][0]
-        ]
-
     def _must_not_be_worse(
-        self, last: LedgerRelease, gathered: Gathered, changes: list[dict[str, Any]]
+        self, gathered: Gathered, changes: Iterable[Mapping[str, Any]]
     ) -> None:
         """Raise RoundFailed, and say who is new or has changed, if a domain got worse that was not
         accepted to. changes: what is known of each that did.
         """
+        last = self._federation.newest
+        if last is None:
+            return
         before = {member.name: member.source for member in last.members}
         new = []
         changed = []
@@ -551,7 +518,7 @@ class _Round:
 
     @property
     def _selector(self) -> Selector:
-        """How tokens decide; private rounds have one way."""
+        """How tokens decide; in private rounds always alike."""
         if self._terms.privacy:
             return DEFAULT.selector
         return self._federation.settings.router.rule
@@ -583,7 +550,7 @@ class _Round:
             **more,
         )
         folder = federation.release_folder(number)
-        release = sign(draft, federation.identity, folder).release
+        release = sign(draft, federation.identity, folder)
         published = LedgerRelease(
             number,
             release,
@@ -625,13 +592,13 @@ class _Round:
 
     # Deliver
 
-    def deliver(self, published: LedgerRelease, greeted: Collection[str]) -> set[str]:
+    def deliver(self, published: LedgerRelease) -> set[str]:
         """Send a release to the holders that have an earlier one or none; returns who got it.
 
         Nobody is sent what it would refuse: another release of a number that it has.
         """
         number = published.number
-        there = set(greeted) & set(self._standing.active) - self._channel.silent
+        there = set(self._held) & set(self._standing.active) - self._channel.silent
         if blocked := sorted(there & set(self._standing.ahead)):
             self._watch(progress.DeliveryBlocked(OTHER_RELEASE, blocked, number))
         names = {name for name in there if self._held[name] < number}
@@ -673,11 +640,6 @@ def solve_total(
         encoder,
     )
     return Solution(weights, 0.0, 1.0, 0.0)
-
-
-def _is_evaluated(manifest: Mapping[str, Any]) -> bool:
-    """Whether holders have counted for a release; under noise that may have left no documents."""
-    return bool(manifest["evaluation"] or manifest.get(PRIVACY, {}).get(COUNTED))
 
 
 def _evaluation(

@@ -5,7 +5,7 @@ Pure: counts in, a temperature and a curve out.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -23,8 +23,6 @@ from ridgeway.common.routing.evaluation import (
 )
 from ridgeway.common.routing.scope import fit_scope, separation
 from ridgeway.common.statistics.sums import Statistics
-
-_Counts = NDArray[np.int64]
 
 TEMPERATURE_STEPS = range(-27, 7)
 
@@ -53,7 +51,7 @@ class Fitted:
     scope:      what text belongs to any domain, if that could be learnt.
     separation: how well text of a domain that was left out is told from text of the others: 0.5 is
                 chance.
-    reliability: of held-out documents and their beginnings, every row of counts weighing the same.
+    reliability: of held-out documents and their beginnings.
     """
 
     temperature: float
@@ -77,40 +75,36 @@ class Fitted:
 
 
 def fit(
-    tried: Sequence[float], counts: Mapping[str, _Counts], domains: int
+    tried: Sequence[float], counts: NDArray[np.int64], domains: int
 ) -> Fitted | None:
-    """Choose temperature and curve by how surprising the counts are, every row that has any
-    weighing the same.
+    """Choose temperature and curve by how surprising the counts are; None if there are none.
 
-    counts: by domain, what holders counted to calibrate, in one row; of many domains some stand in
-            one together.
+    counts: what holders counted to calibrate, all together.
     """
-    pairs = [split_calibration(row, len(tried)) for row in counts.values()]
+    reliability, scope_counts = split_calibration(counts, len(tried))
     # every document falls into one bin at each curve and temperature
-    documents = [(rows, rows[0, 0, :, 0].sum()) for rows, _ in pairs]
-    shares = [rows / number for rows, number in documents if number > 0]
-    if not shares:
+    documents = reliability[0, 0, :, 0].sum()
+    if not documents:
         return None
-    met = np.mean(shares, axis=0)
+    met = reliability / documents
     fallen = met[..., 0]
     right = met[..., 1]
     middles = bin_middles(domains)
     # the cross-entropy of the outcomes under each bin's confidence
     surprises = right * np.log(middles) + (fallen - right) * np.log1p(-middles)
     lowest = [lowest_between(tried, row) for row in -surprises.sum(axis=-1)]
-    row = min(range(len(CURVES)), key=lambda place: round(lowest[place].surprise, 12))
-    best = lowest[row]
-    chosen = met[row, best.nearest]
+    curve = min(range(len(CURVES)), key=lambda index: round(lowest[index].surprise, 12))
+    best = lowest[curve]
+    chosen = met[curve, best.nearest]
     gap = np.abs(chosen[:, 1] - chosen[:, 0] * middles).sum() * 100
-    counted = [scope for _, scope in pairs]
-    scope = fit_scope(counted)
+    scope = fit_scope([scope_counts])
     return Fitted(
         best.temperature,
-        CURVES[row].half,
-        CURVES[row].tail,
+        CURVES[curve].half,
+        CURVES[curve].tail,
         float(gap),
         scope,
-        separation(counted) if scope else None,
+        separation([scope_counts]) if scope else None,
         reliability_of(chosen),
     )
 
@@ -123,7 +117,7 @@ def bin_middles(domains: int) -> NDArray[np.float64]:
 
 
 class Lowest(NamedTuple):
-    """nearest: the place of the temperature among those that were tried."""
+    """nearest: the index of the temperature among those that were tried."""
 
     surprise: float
     temperature: float

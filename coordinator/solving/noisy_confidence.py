@@ -79,14 +79,16 @@ def private_temperature(
     columns, counts, sigma_squared, scale: as they were solved. weights: the solution, (h+1)×C.
     accuracy: between which percentages it lies.
     """
-    found = noisy_means(mode, columns, counts, sigma_squared)
-    domains, width = found.means.shape
-    observed = np.square(found.means - found.means.mean(axis=0)).sum() / (domains - 1)
-    explained = found.variances.mean() * width
+    estimated = noisy_means(mode, columns, counts, sigma_squared)
+    domains, width = estimated.means.shape
+    observed = np.square(estimated.means - estimated.means.mean(axis=0)).sum() / (
+        domains - 1
+    )
+    explained = estimated.variances.mean() * width
     noise = float(min(explained / observed, MOST_NOISE)) if observed else MOST_NOISE
     separation = max(float(observed - explained), LEAST_SEPARATION)
     directions = _directions(weights, prior, scale)
-    scores = means_apart(found) @ directions
+    scores = means_apart(estimated) @ directions
     advantage = max(float(np.trace(scores)) * domains - float(scores.sum()), 0.0) / (
         domains * (domains - 1)
     )
@@ -102,7 +104,7 @@ def private_temperature(
     deviations = [
         advantage_for(low + (high - low) * step / 8, domains) for step in range(9)
     ]
-    by_accuracy = [math.log(BY_ACCURACY * advantage / each**2) for each in deviations]
+    by_accuracy = [math.log(BY_ACCURACY * advantage / moved**2) for moved in deviations]
     public_square = PUBLIC_ERROR[mode] ** 2
     trust = public_square / (
         public_square + ACCURACY_ERROR**2 + pstdev(by_accuracy) ** 2
@@ -120,8 +122,8 @@ def _directions(weights: Matrix, prior: PublicPrior, scale: float) -> Matrix:
 
     directions = np.vstack(
         [
-            solve(share * block.scaled.T, own * scale)
-            for share, block, own in split(weights[:-1], prior)
+            solve(share * block.scaled.T, rows * scale)
+            for share, block, rows in split(weights[:-1], prior)
         ]
     )
     return np.asarray(directions - directions.mean(axis=1, keepdims=True))
@@ -130,7 +132,7 @@ def _directions(weights: Matrix, prior: PublicPrior, scale: float) -> Matrix:
 def rightly_chosen(advantage: float, domains: int) -> float:
     """How often one normal number that is moved by `advantage` is the largest of so many."""
     step = 2 * REACH / _STEPS
-    points = (-REACH + step * (place + 0.5) for place in range(_STEPS))
+    points = (-REACH + step * (number + 0.5) for number in range(_STEPS))
     return (
         sum(
             NORMAL.pdf(point) * NORMAL.cdf(point + advantage) ** (domains - 1)

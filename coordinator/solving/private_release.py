@@ -89,8 +89,8 @@ def likeliest_counts(row: Integers) -> Integers:
     falling = -np.sort(-values)
     excess = (np.cumsum(falling) - total) / np.arange(1, len(values) + 1)
     down = excess[np.flatnonzero(falling > excess).max(initial=0)]
-    found: Integers = np.rint(np.maximum(0.0, values - down)).astype(np.int64)
-    return found
+    counts: Integers = np.rint(np.maximum(0.0, values - down)).astype(np.int64)
+    return counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,16 +136,18 @@ def noisy_accuracy(
     its standard deviations (Fieller). So nothing is divided by a number that noise may have made
     small.
     """
-    places = {domain: place for place, domain in enumerate(sizes)}
+    column_of = {domain: column for column, domain in enumerate(sizes)}
     # so that domains weigh alike
     weights = {domain: 1 / max(sizes[domain], MIN_DOCUMENTS) for domain in rows}
     right = sum(
-        weights[domain] * int(row[places[domain]]) / UNIT
+        weights[domain] * int(row[column_of[domain]]) / UNIT
         for domain, row in rows.items()
     )
     total = sum(weights[domain] * int(row.sum()) / UNIT for domain, row in rows.items())
-    each = (privacy.count_sigma / UNIT) ** 2
-    noise = sum(weights[domain] ** 2 * each * members.count(domain) for domain in rows)
+    variance = (privacy.count_sigma / UNIT) ** 2
+    noise = sum(
+        weights[domain] ** 2 * variance * members.count(domain) for domain in rows
+    )
     sample = max(total, 0.0) * sum(weights.values()) / max(len(rows), 1)
     low, high = _fieller(right, total, noise, sample, len(sizes)) or (0.0, 1.0)
     middle = right / total if total > 0 else (low + high) / 2

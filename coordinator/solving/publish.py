@@ -51,15 +51,6 @@ class RouterChoices:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class PublishedRelease:
-    """A release that was written, and the figures of its making."""
-
-    release: str
-    total: Total
-    solution: Solution
-
-
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Draft:
     """A router that was solved and compiled, ready to be signed."""
@@ -77,8 +68,8 @@ def publish(
     choices: RouterChoices,
     identity: Identity,
     folder: Path,
-) -> PublishedRelease:
-    """Make and sign a release; the order of the parts does not change a byte of it."""
+) -> str:
+    """Make and sign a release, and return its id; the order of the parts does not change a byte."""
     return sign(draft(parts, encoder, choices), identity, folder)
 
 
@@ -113,9 +104,9 @@ def compose(
     return Draft(total, solution, compiled, encoder, facts)
 
 
-def sign(made: Draft, identity: Identity, folder: Path) -> PublishedRelease:
-    """Write a draft as a signed release."""
-    release = save_release(
+def sign(made: Draft, identity: Identity, folder: Path) -> str:
+    """Write a draft as a signed release; returns its id."""
+    return save_release(
         folder,
         made.facts,
         made.solution.weights,
@@ -123,7 +114,6 @@ def sign(made: Draft, identity: Identity, folder: Path) -> PublishedRelease:
         made.encoder.definition,
         identity,
     )
-    return PublishedRelease(release, made.total, made.solution)
 
 
 def sign_quality(folder: Path, table: QualityTable, identity: Identity) -> str:

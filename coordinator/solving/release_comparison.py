@@ -32,13 +32,13 @@ class DomainChange:
 
 def worse(changes: Sequence[DomainChange]) -> list[DomainChange]:
     """The domains that got worse."""
-    return [each for each in changes if _is_worse(each, SIGNIFICANCE / len(changes))]
-
-
-def _is_worse(change: DomainChange, level: float) -> bool:
     # the binomial distribution, without the second that scipy.stats takes to import
     from scipy.special import bdtrc
 
-    if change.lost - change.won < max(1, LEAST_LOSS * change.documents):
-        return False
-    return bool(bdtrc(change.lost - 1, change.lost + change.won, 0.5) < level)
+    return [
+        change
+        for change in changes
+        if change.lost - change.won >= max(1, LEAST_LOSS * change.documents)
+        and bdtrc(change.lost - 1, change.lost + change.won, 0.5)
+        < SIGNIFICANCE / len(changes)
+    ]

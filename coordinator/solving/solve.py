@@ -13,11 +13,7 @@ from ridgeway.common.base import devices
 from ridgeway.common.base.errors import UnsolvableTotal
 from ridgeway.common.base.settings import Ridge
 from ridgeway.common.base.threads import one_blas_thread
-from ridgeway.common.encoding.table_encoder import (
-    TableEncoder,
-    of_table_rows,
-    stacked,
-)
+from ridgeway.common.encoding.table_encoder import TableEncoder, of_table_rows, stacked
 from ridgeway.common.statistics.sums import Statistics
 
 _Matrix = NDArray[np.float64]

@@ -54,14 +54,14 @@ def add_up(parts: Sequence[Prepared], weighting: Weighting) -> Total:
     sums = [_domain(name, parts, weighting) for name in domains]
     # each domain's sums stand in its own column
     statistics = reduce(
-        add, (each.placed(column, len(domains)) for column, each in enumerate(sums))
+        add, (part.placed(column, len(domains)) for column, part in enumerate(sums))
     )
     statistics.check(rounded=len(domains) if weighting == "equal" else 0)
     names = (part.encoder_name for part in parts)
     return Total(
         domains=domains,
         statistics=statistics,
-        masses={name: each.mass for name, each in zip(domains, sums, strict=True)},
+        masses={name: part.mass for name, part in zip(domains, sums, strict=True)},
         encoder_name=min(names, key=lambda name: (name == "local", name)),
         fingerprint=first.fingerprint,
         sampling=first.sampling,

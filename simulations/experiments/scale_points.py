@@ -42,7 +42,7 @@ from ridgeway.common.protocol.packet import Packet, seal_packet
 from ridgeway.common.routing.router import Router
 from ridgeway.common.statistics.sums import vector_size
 from ridgeway.coordinator.round.progress import Event, ReleaseDelivered
-from ridgeway.coordinator.solving.publish import publish
+from ridgeway.coordinator.solving.publish import draft, sign
 from ridgeway.coordinator.solving.solve import solve
 from ridgeway.simulations.bench.bench_text import BenchText, bench_text
 from ridgeway.simulations.bench.measuring import (
@@ -223,8 +223,9 @@ def domains(count: int, work: Path) -> Figures:
     ]
     identity = Identity(Ed25519PrivateKey.generate())
     folder = work / "release"
-    release = publish(parts, encoder, DEFAULT_CHOICES, identity, folder)
-    total = release.total.statistics
+    made = draft(parts, encoder, DEFAULT_CHOICES)
+    sign(made, identity, folder)
+    total = made.total.statistics
     router = Router.load(folder)
     solving, *routing = seconds_in_turns(
         lambda: solve(total, encoder.scale, DEFAULT_CHOICES.ridge),

@@ -18,6 +18,18 @@ from tests.support.simulated_federation import (
 )
 
 
+@pytest.fixture
+def haste(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rounds take less time; corpora stay as they are."""
+    make_haste(monkeypatch)
+
+
+@pytest.fixture
+def haste_with_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rounds take less time; corpora may change."""
+    make_haste(monkeypatch, once=False)
+
+
 @pytest.fixture(scope="session")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Parties:
     """Five holders on the roster and two who may join; nothing has happened yet."""
@@ -31,8 +43,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Parties:
 
 
 @pytest.fixture
-def parties(whole: Parties, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Parties:
-    make_haste(monkeypatch)
+def parties(whole: Parties, tmp_path: Path, haste: None) -> Parties:
     return whole.copy(tmp_path / "parties")
 
 
@@ -42,13 +53,10 @@ def after_one(whole: Parties, tmp_path_factory: pytest.TempPathFactory) -> Parti
     with pytest.MonkeyPatch.context() as patch:
         make_haste(patch)
         parties = whole.copy(tmp_path_factory.mktemp("after-one") / "parties")
-        round_of(parties, Direct(parties, list(MEMBERS)))
+        round_of(parties, Direct(parties, MEMBERS))
         return parties
 
 
 @pytest.fixture
-def later(
-    after_one: Parties, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Parties:
-    make_haste(monkeypatch)
+def later(after_one: Parties, tmp_path: Path, haste: None) -> Parties:
     return after_one.copy(tmp_path / "parties")

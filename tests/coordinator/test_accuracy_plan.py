@@ -75,29 +75,19 @@ def test_no_router_has_one_domain() -> None:
 
 def test_the_command_shows_both_modes(capsys: pytest.CaptureFixture[str]) -> None:
     """A table for people, and JSON of the same for programs."""
-    words = [
-        "plan",
-        "--documents",
-        "2000",
-        "--domains",
-        "5",
-        "--epsilon",
-        "1",
-        "--epsilon",
-        "3",
-    ]
+    words = "plan --documents 2000 --domains 5 --epsilon 1 --epsilon 3".split()
     with pytest.raises(SystemExit) as ended:
         main([*words, "--json"])
-    told = json.loads(capsys.readouterr().out)
+    facts = json.loads(capsys.readouterr().out)
     assert (
         ended.value.code == 0
-        and [each["privacy"] for each in told["forecasts"]] == ["columns", "full"] * 4
+        and [each["privacy"] for each in facts["forecasts"]] == ["columns", "full"] * 4
     )
     with pytest.raises(SystemExit):
         main(words)
-    assert f"{100 * told['forecasts'][0]['expected']:.0f} %" in capsys.readouterr().out
+    assert f"{100 * facts['forecasts'][0]['expected']:.0f} %" in capsys.readouterr().out
     with pytest.raises(SystemExit) as ended:
-        main(["plan", "--documents", "2000", "--epsilon", "50"])
+        main("plan --documents 2000 --epsilon 50".split())
     assert ended.value.code == 2 and "ε must be above 0" in capsys.readouterr().err
 
 

@@ -42,7 +42,7 @@ def allowing(mask: int) -> Iterator[None]:
         os.umask(before)
 
 
-@contextlib.contextmanager
+@contextmanager
 def refusing(code: str) -> Iterator[None]:
     """Within this block a holder refuses, with this code."""
     with pytest.raises(Refused) as refused:

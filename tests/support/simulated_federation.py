@@ -5,22 +5,26 @@ in this process.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+import pytest
 
 from ridgeway.client.deploy.holder_folder import create_holder
 from ridgeway.client.ready import open_epoch
 from ridgeway.client.round.answers import answer
 from ridgeway.client.round.holder import CARD, PRIOR, Holder, HolderSettings
 from ridgeway.client.round.policy import Policy
+from ridgeway.common.base.errors import RoundFailed
 from ridgeway.common.base.settings import Sampling
 from ridgeway.common.encoding.encoder_files import save_encoder
 from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.privacy.public_prior import make_prior, prior_bytes, write_prior
 from ridgeway.common.protocol.invitation import Card, RosterMember, read_signed_json
-from ridgeway.common.protocol.packet import Packet
+from ridgeway.common.protocol.messages import Message
+from ridgeway.common.protocol.packet import Packet, open_packet
 from ridgeway.coordinator.deploy.coordinator_folder import create_federation
 from ridgeway.coordinator.round.ask import PeerAnswer, Transport
 from ridgeway.coordinator.round.federation import (
@@ -28,15 +32,18 @@ from ridgeway.coordinator.round.federation import (
     FederationSettings,
     RoundSettings,
 )
-from ridgeway.coordinator.round.ledger import Admitted, LedgerRelease
-from ridgeway.coordinator.round.progress import Event
-from ridgeway.coordinator.round.round import run_round
+from ridgeway.coordinator.round.ledger import Admitted, LedgerRelease, Standing
+from ridgeway.coordinator.round.progress import Event, Watch
+from ridgeway.coordinator.round.round import check_round, run_round
 from ridgeway.coordinator.round.run_order import RoundWishes
 from tests.support.corpora_on_disk import ALPHABETS, sentences, write_jsonl
 from tests.support.rosters import pin
 from tests.support.tiny import tiny_encoder
 
 NO_BUNDLE = "0" * 64
+ONE_EACH = {"code": "code", "law": "law", "medicine": "medicine"}
+"""A holder of each of three domains, by its name."""
+Kind = TypeVar("Kind")
 
 
 def no_watch(event: Event) -> None:
@@ -55,6 +62,26 @@ class Parties:
         """The coordinator as a process that was just started sees its folder."""
         more: dict[str, Any] = {"clock": clock} if clock else {}
         return Federation(self.folder / "coordinator", encoder=self.encoder, **more)
+
+    @property
+    def standing(self) -> Standing:
+        """What the coordinator's ledger says now."""
+        return self.federation().standing
+
+    def release_folder(self, number: int) -> Path:
+        return self.federation().release_folder(number)
+
+    def sums_files(self) -> set[str]:
+        """The names of the files of sums that the coordinator keeps: their digests."""
+        folder = self.federation().folder / "contributions"
+        return {path.stem for path in folder.iterdir()}
+
+    def change_settings(self, old: str, new: str) -> None:
+        """Change the coordinator's settings, as the operator would with an editor."""
+        path = self.federation().folder / "coordinator.toml"
+        text = path.read_text()
+        assert old in text, old
+        path.write_text(text.replace(old, new))
 
     def holder(self, name: str) -> Holder:
         return Holder(self.homes[name])
@@ -105,7 +132,7 @@ class Parties:
 
     def new_epochs(self, *names: str) -> None:
         """Let the owners of these, or of all that are active, open new epochs."""
-        for name in names or self.federation().ledger.standing().active:
+        for name in names or self.standing.active:
             self.ready(name)
 
     def entries(self, kind: str) -> list[Mapping[str, Any]]:
@@ -222,14 +249,29 @@ def own_texts(name: str, domain: str, count: int) -> list[str]:
 class Direct:
     """A transport without faults: every peer answers at once, in its order.
 
-    down: peers that are not there. asked: which kinds of requests reached whom.
+    down: peers that are not there. replies: who has answered what.
     """
 
-    def __init__(self, parties: Parties, names: Sequence[str] | None = None) -> None:
+    def __init__(
+        self,
+        parties: Parties,
+        names: Iterable[str] | None = None,
+        down: Iterable[str] = (),
+    ) -> None:
         self.names = list(parties.homes) if names is None else list(names)
         self._holders = [parties.holder(name) for name in self.names]
-        self.down: set[str] = set()
+        self.down = set(down)
         self.replies: list[tuple[str, Packet]] = []
+
+    @property
+    def messages(self) -> list[tuple[str, Message]]:
+        """The replies, opened."""
+        return [(name, open_packet(reply).message) for name, reply in self.replies]
+
+    @property
+    def reply_kinds(self) -> set[str]:
+        """Which kinds of messages holders have answered with."""
+        return {message.kind for _, message in self.messages}
 
     def peers(self) -> list[int]:
         return [place for place, name in enumerate(self.names) if name not in self.down]
@@ -252,12 +294,33 @@ class Direct:
 
 
 def round_of(
-    parties: Parties, transport: Transport | None = None, **wishes: Any
+    parties: Parties,
+    transport: Transport | None = None,
+    watch: Watch = no_watch,
+    **wishes: Any,
 ) -> LedgerRelease:
     """A round in which everybody is there, unless a transport says otherwise."""
-    return run_round(
-        parties.federation(),
-        transport or Direct(parties),
-        no_watch,
-        RoundWishes(**wishes),
-    )
+    exchange = transport or Direct(parties)
+    return run_round(parties.federation(), exchange, watch, RoundWishes(**wishes))
+
+
+def dry_run(
+    parties: Parties, transport: Transport | None = None, watch: Watch = no_watch
+) -> None:
+    """As far as a round goes before it asks for sums."""
+    check_round(parties.federation(), transport or Direct(parties), watch)
+
+
+def round_fails(words: str) -> pytest.RaisesExc[RoundFailed]:
+    """Expect that a round ends without a release, and says why."""
+    return pytest.raises(RoundFailed, match=words)
+
+
+def names_of(release: LedgerRelease) -> set[str]:
+    """Whose sums are in a release."""
+    return {member.name for member in release.members}
+
+
+def of_kind(kind: type[Kind], events: Iterable[Any]) -> list[Kind]:
+    """Of events, or messages, those of one type."""
+    return [event for event in events if isinstance(event, kind)]

@@ -52,14 +52,7 @@ def test_scores_become_a_table_beside_that_chooses_experts(shop: Workshop) -> No
     """
     before = contents(shop / "release")
     made = shop.call(
-        "experts",
-        "measure",
-        "release",
-        "--scores",
-        "scores.jsonl",
-        "--out",
-        "quality.json",
-        "--json",
+        *"experts measure release --scores scores.jsonl --out quality.json --json".split()
     )
     assert made.code == 0, made.stderr
     assert made.json["counts"] == [[50, 50], [50, 50], [50, 0]]
@@ -95,24 +88,15 @@ def test_a_signed_table_travels_in_the_release(shop: Workshop) -> None:
     nothing.
     """
     old = contents(shop / "release")
-    strange = shop.call("coordinator", "key", "--key-file", "strange.key")
+    strange = shop.call(*"coordinator key --key-file strange.key".split())
     refused = shop.call(
-        "experts",
-        "measure",
-        "release",
-        "--scores",
-        "scores.jsonl",
-        "--sign",
-        "--key-file",
-        "strange.key",
+        *"experts measure release --scores scores.jsonl --sign --key-file strange.key".split()
     )
     assert (strange.code, refused.code) == (0, 2)
     assert contents(shop / "release") == old
     parent = Router.load(shop / "release").release
     assert (
-        shop.call(
-            "experts", "measure", "release", "--scores", "scores.jsonl", "--sign"
-        ).code
+        shop.call(*"experts measure release --scores scores.jsonl --sign".split()).code
         == 0
     )
     new = contents(shop / "release")
@@ -129,12 +113,10 @@ def test_a_signed_table_travels_in_the_release(shop: Workshop) -> None:
     )
     (shop / "experts.toml").write_text(toml)
     assert (
-        shop.call("experts", "show", "release", "--json").json["chosen"][FIRST]
+        shop.call(*"experts show release --json".split()).json["chosen"][FIRST]
         == "large"
     )
-    dear = shop.call(
-        "experts", "show", "release", "--experts", "experts.toml", "--json"
-    ).json
+    dear = shop.call(*"experts show release --experts experts.toml --json".split()).json
     assert set(dear["chosen"].values()) == {"small"}
     shown = shop.call("experts", "show", "release").stdout
     assert "Best single expert: " in shown and "1 of 6 cells have no scores" in shown
@@ -164,37 +146,26 @@ def test_the_domain_of_a_line_and_of_a_file_come_before_the_router(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("experts", "show", "release"), "has no expert scores"),
-        (("experts", "show", "release", "--experts", "experts.toml"), "there is no"),
+        ("experts show release", "has no expert scores"),
+        ("experts show release --experts experts.toml", "there is no"),
+        ("experts measure release --scores none.csv", "there is no file none.csv"),
         (
-            ("experts", "measure", "release", "--scores", "none.csv"),
-            "there is no file none.csv",
-        ),
-        (
-            (
-                "experts",
-                "measure",
-                "release",
-                "--scores",
-                "scores.jsonl",
-                "--domain",
-                "astrology",
-            ),
+            "experts measure release --scores scores.jsonl --domain astrology",
             "no domain",
         ),
-        (("route", "release", "x", "--experts", "none.toml"), "there is no none.toml"),
-        (("route", "release", "x", "--experts", "other.toml"), "not a quality table"),
+        ("route release x --experts none.toml", "there is no none.toml"),
+        ("route release x --experts other.toml", "not a quality table"),
     ],
 )
 def test_what_cannot_be_used_is_told_in_one_sentence(
-    shop: Workshop, words: tuple[str, ...], said: str
+    shop: Workshop, words: str, said: str
 ) -> None:
     """With exit code 2, and nothing is written."""
     (shop / "other.toml").write_text(
         (shop / "experts.toml").read_text().replace("quality.json", "scores.jsonl")
     )
     before = contents(shop / "release")
-    done = shop.call(*words)
+    done = shop.call(*words.split())
     assert (done.code, done.stdout) == (2, "")
     assert said in done.stderr and "Traceback" not in done.stderr
     assert contents(shop / "release") == before

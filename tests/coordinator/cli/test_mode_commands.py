@@ -19,7 +19,13 @@ from ridgeway.coordinator.deploy.kept_bundles import keep_installed
 from ridgeway.coordinator.round.federation import PRIOR, Federation
 from ridgeway.coordinator.round.membership import retire
 from tests.support.commands import Workshop
-from tests.support.simulated_federation import found, own_texts, populate, round_of
+from tests.support.simulated_federation import (
+    ONE_EACH,
+    found,
+    own_texts,
+    populate,
+    round_of,
+)
 from tests.support.tiny import tiny_encoder
 
 
@@ -46,24 +52,17 @@ def test_a_new_federation_is_private_unless_told_otherwise(shop: Workshop) -> No
             Federation(shop / mode).settings.mode == mode
             and "built-in text" not in other.stderr
         )
-    told = shop.call(
+    facts = shop.call(
         "coordinator", "init", shop / "json", "--mode", "masked", *encoder, "--json"
     ).json
-    assert told["mode"] == "masked"
+    assert facts["mode"] == "masked"
 
 
 def test_an_address_that_no_holder_can_reach_is_warned_of(shop: Workshop) -> None:
     """Where invitations would name every address of the machine, and only there."""
-    made = (
-        "coordinator",
-        "init",
-        "--mode",
-        "masked",
-        "--encoder",
-        f"dir:{shop / 'encoder'}",
-        "--listen",
-        "0.0.0.0:9443",
-    )
+    encoder = ("--encoder", f"dir:{shop / 'encoder'}")
+    listening = "coordinator init --mode masked --listen 0.0.0.0:9443".split()
+    made = (*listening, *encoder)
     assert (
         "warning   invitations contain an address that no holder"
         in shop.call(*made, shop / "one").stderr
@@ -79,7 +78,7 @@ def test_an_address_that_no_holder_can_reach_is_warned_of(shop: Workshop) -> Non
 def test_results_are_on_stdout_and_changes_have_plain_words(shop: Workshop) -> None:
     """`verify` of both sides, and a rollback, which says how long it holds."""
     parties = found(shop / "place")
-    populate(parties, {"code": "code", "law": "law", "medicine": "medicine"})
+    populate(parties, ONE_EACH)
     round_of(parties)
     retire(parties.federation(), "code")
     parties.admit("code")

@@ -123,6 +123,7 @@ def test_settings_read_back_are_the_settings_that_were_written(
             "privacy.sums: input should be 'columns' or 'full'",
         ),
         ("[abstention]", "[abstention", "is not valid TOML"),
+        ("threshold = 0.0", "threshold = 0.5", "name a fallback"),
     ],
 )
 def test_a_mistake_in_the_settings_is_one_sentence_that_names_it(
@@ -140,18 +141,6 @@ def test_a_mistake_in_the_settings_is_one_sentence_that_names_it(
     assert str(path) in str(error.value)
     assert sentence in str(error.value)
     assert "\n" not in str(error.value)
-
-
-def test_a_threshold_without_a_fallback_is_a_mistake_before_the_round(
-    tmp_path: Path,
-) -> None:
-    """A router that may abstain must have something to name instead."""
-    folder = tmp_path / "coordinator"
-    create_federation(folder, FederationSettings())
-    path = folder / COORDINATOR_TOML
-    path.write_text(path.read_text().replace("threshold = 0.0", "threshold = 0.5"))
-    with pytest.raises(InputError, match="fallback"):
-        Federation(folder)
 
 
 def test_an_existing_folder_is_never_touched_and_a_new_one_is_for_its_owner_alone(

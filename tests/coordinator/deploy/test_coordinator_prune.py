@@ -24,25 +24,25 @@ from ridgeway.coordinator.round.federation import (
 from ridgeway.coordinator.round.ledger import LedgerRelease
 from ridgeway.coordinator.round.membership import rollback
 from ridgeway.coordinator.round.round import check_round, run_round
-from ridgeway.coordinator.round.run_order import RoundWishes
-from tests.support.faults import Crash, make_haste
+from tests.support.faults import Crash
 from tests.support.simulated_federation import (
+    ONE_EACH,
     Direct,
     Parties,
     found,
     no_watch,
     populate,
+    round_of,
 )
 
 ROUNDS = 5
 
 
 @pytest.fixture
-def parties(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Parties:
+def parties(tmp_path: Path, haste: None) -> Parties:
     """A masked federation with a few releases, and what the years leave."""
-    make_haste(monkeypatch)
     made = found(tmp_path / "parties", mode="masked", keep=ROUNDS)
-    populate(made, {"code": "code", "law": "law", "medicine": "medicine"})
+    populate(made, ONE_EACH)
     for _ in range(ROUNDS):
         play(made)
     for number in range(KEPT_RUNS + 3):
@@ -53,12 +53,7 @@ def parties(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Parties:
 
 
 def play(parties: Parties) -> LedgerRelease:
-    return run_round(
-        parties.federation(),
-        Direct(parties),
-        no_watch,
-        RoundWishes(even_unchanged=True),
-    )
+    return round_of(parties, even_unchanged=True)
 
 
 def keeping(parties: Parties, keep: int) -> Federation:
@@ -154,11 +149,11 @@ def test_a_pruned_folder_verifies_and_goes_on(parties: Parties, tmp_path: Path) 
     """Its chain, manifests, sums and totals; a round, a backup of it, and what was opened is judged
     as before.
     """
-    standing = parties.federation().ledger.standing()
+    standing = parties.standing
     federation = keeping(parties, 2)
     federation.prune()
     assert federation.verify()["releases"] == ROUNDS
-    after = federation.ledger.standing()
+    after = federation.standing
     assert (after.totalled_epochs, after.totals, after.counts, after.releases) == (
         *(
             standing.totalled_epochs,
@@ -194,7 +189,7 @@ def test_a_router_that_is_missing_without_a_word_in_the_ledger_is_missed(
     parties: Parties,
 ) -> None:
     """Only what was pruned may be gone."""
-    (parties.federation().release_folder(1) / "router.safetensors").unlink()
+    (parties.release_folder(1) / "router.safetensors").unlink()
     with pytest.raises(RidgewayError, match=r"router\.safetensors is missing"):
         parties.federation().verify()
 

@@ -36,7 +36,7 @@ from ridgeway.common.deploy.notice import (
 )
 from ridgeway.common.deploy.processes import free_port
 from ridgeway.common.protocol.invitation import Leaving, Roster, signed_json
-from ridgeway.common.protocol.invitation import RosterMember as InvitedPlace
+from ridgeway.common.protocol.invitation import RosterMember
 from ridgeway.coordinator.deploy import fleet_proxy
 from ridgeway.coordinator.deploy.authority import create_authority
 from ridgeway.coordinator.deploy.fleet_proxy import MAX_BODY_BYTES, PATHS
@@ -87,18 +87,19 @@ class Handler(Quiet):
     do_GET = do_PUT = do_HEAD = do_CONNECT = do_OPTIONS = do_POST  # noqa: N815
 
     def _answer(self) -> None:
-        told = self.upstream
-        time.sleep(told.delay_s)
-        self.send_response(told.status)
+        upstream = self.upstream
+        time.sleep(upstream.delay_s)
+        self.send_response(upstream.status)
         self.send_header("content-type", "application/x-protobuf")
         self.send_header("set-cookie", "inner=1")
         self.send_header("x-inner", "1")
         self.send_header(
-            "content-length", str(len(told.reply) * told.times + told.breaks_off)
+            "content-length",
+            str(len(upstream.reply) * upstream.times + upstream.breaks_off),
         )
         self.end_headers()
-        for _ in range(told.times):
-            self.wfile.write(told.reply)
+        for _ in range(upstream.times):
+            self.wfile.write(upstream.reply)
         self.close_connection = True
 
 
@@ -111,7 +112,7 @@ def superlink(
 
 
 @dataclass(frozen=True)
-class Place:
+class Gate:
     """A proxy that runs, what stands behind it, and how to reach it."""
 
     upstream: Upstream
@@ -162,7 +163,7 @@ class Place:
 
 
 @pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gate]:
     """The proxy as a process."""
     folder = tmp_path_factory.mktemp("authority")
     create_authority(folder, [])
@@ -175,7 +176,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     ):
         try:
             _wait_for(port, process)
-            yield Place(Upstream(), folder, port, internal, process.pid)
+            yield Gate(Upstream(), folder, port, internal, process.pid)
         finally:
             process.terminate()
             assert process.wait(timeout=MAX_WAIT_S) is not None
@@ -194,34 +195,34 @@ def _wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
 
 
 @pytest.fixture
-def closed(running: Place) -> Place:
+def closed(running: Gate) -> Gate:
     """A proxy whose SuperLink is down."""
-    return Place(
+    return Gate(
         Upstream(), running.folder, running.port, running.internal_port, running.pid
     )
 
 
 @pytest.fixture
-def place(closed: Place) -> Iterator[Place]:
+def gate(closed: Gate) -> Iterator[Gate]:
     """A proxy whose SuperLink is up."""
     with superlink(closed.upstream, closed.folder, closed.internal_port):
         yield closed
 
 
 @pytest.mark.parametrize("path", sorted(PATHS))
-def test_what_supernodes_need_passes_unaltered(place: Place, path: bytes) -> None:
+def test_what_supernodes_need_passes_unaltered(gate: Gate, path: bytes) -> None:
     """Path, body and the headers that carry a SuperNode's proof arrive; the reply comes back."""
-    with place.client() as client:
+    with gate.client() as client:
         answer = client.post(path.decode(), content=b"ping", headers=PROOF)
     assert (answer.status_code, answer.content) == (200, b"pong")
-    [(method, seen_path, headers, digest, size)] = place.upstream.seen
+    [(method, seen_path, headers, digest, size)] = gate.upstream.seen
     assert (method, seen_path, size) == ("POST", path.decode(), 4)
     assert digest == hashlib.sha256(b"ping").hexdigest()
     assert all(headers[name] == value for name, value in PROOF.items())
 
 
 def test_a_monitor_learns_whether_holders_can_be_served_and_nothing_else(
-    closed: Place,
+    closed: Gate,
 ) -> None:
     """A status without a body: the gate asks the SuperLink behind it."""
     with closed.client() as client:
@@ -276,28 +277,23 @@ TRICKS = [
 ]
 
 
-@pytest.mark.parametrize("target", TRICKS)
-def test_every_other_target_is_not_found(place: Place, target: str) -> None:
-    """Also other spellings of a path that passes: what is compared is the very bytes of the request
-    line.
-    """
-    line = place.raw(
-        f"POST {target} HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n".encode()
-    )
-    assert line.split()[1] in (b"404", b"400")
-    assert place.upstream.seen == []
+METHODS = "GET HEAD PUT DELETE OPTIONS PATCH TRACE CONNECT post".split()
 
 
 @pytest.mark.parametrize(
-    "method",
-    ["GET", "HEAD", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE", "CONNECT", "post"],
+    "request_line",
+    [f"POST {target}" for target in TRICKS]
+    + [f"{method} {PATH}" for method in METHODS],
 )
-def test_every_other_method_is_not_found(place: Place, method: str) -> None:
-    line = place.raw(
-        f"{method} {PATH} HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n".encode()
-    )
-    assert line.split()[1] in (b"404", b"400")
-    assert place.upstream.seen == []
+def test_every_other_target_and_method_is_not_found(
+    gate: Gate, request_line: str
+) -> None:
+    """Also other spellings of a path that passes: what is compared is the very bytes of the request
+    line.
+    """
+    head = f"{request_line} HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n"
+    assert gate.raw(head.encode()).split()[1] in (b"404", b"400")
+    assert gate.upstream.seen == []
 
 
 @pytest.mark.parametrize(
@@ -325,15 +321,15 @@ def test_every_other_method_is_not_found(place: Place, method: str) -> None:
     ],
 )
 def test_what_could_be_read_in_two_ways_or_is_too_large_does_not_pass(
-    place: Place, headers: str, status: set[bytes]
+    gate: Gate, headers: str, status: set[bytes]
 ) -> None:
     """One length, plainly written, within the limits: anything else ends here."""
-    line = place.raw(f"POST {PATH} HTTP/1.1\r\nHost: a\r\n{headers}\r\n".encode())
+    line = gate.raw(f"POST {PATH} HTTP/1.1\r\nHost: a\r\n{headers}\r\n".encode())
     assert line.split()[1] in status
-    assert place.upstream.seen == []
+    assert gate.upstream.seen == []
 
 
-def test_headers_of_one_hop_and_of_the_inside_stay_where_they_are(place: Place) -> None:
+def test_headers_of_one_hop_and_of_the_inside_stay_where_they_are(gate: Gate) -> None:
     """Nothing but the named headers goes in, nothing but the named ones comes out, and no cookie is
     kept between.
     """
@@ -345,11 +341,11 @@ def test_headers_of_one_hop_and_of_the_inside_stay_where_they_are(place: Place) 
         "te": "trailers",
         "forwarded": "d",
     }
-    with place.client() as client:
+    with gate.client() as client:
         client.post(PATH, content=b"", headers=sent)
         client.cookies.clear()
         answer = client.post(PATH, content=b"", headers=sent)
-    _, (_, _, headers, _, _) = place.upstream.seen
+    _, (_, _, headers, _, _) = gate.upstream.seen
     passed = {name.decode() for name in fleet_proxy.PASSED_UP}
     assert set(headers) <= {
         *passed,
@@ -359,7 +355,7 @@ def test_headers_of_one_hop_and_of_the_inside_stay_where_they_are(place: Place) 
         "connection",
         "user-agent",
     }
-    assert headers["host"] == f"127.0.0.1:{place.internal_port}"
+    assert headers["host"] == f"127.0.0.1:{gate.internal_port}"
     assert set(answer.headers) <= {
         "content-type",
         "content-length",
@@ -370,29 +366,29 @@ def test_headers_of_one_hop_and_of_the_inside_stay_where_they_are(place: Place) 
 
 
 @pytest.mark.parametrize("status", [401, 403, 404, 412, 413, 500, 503])
-def test_a_status_of_the_superlink_comes_through(place: Place, status: int) -> None:
+def test_a_status_of_the_superlink_comes_through(gate: Gate, status: int) -> None:
     """A SuperNode tells refusal, end of a run and outage apart by it."""
-    place.upstream.status = status
-    with place.client() as client:
+    gate.upstream.status = status
+    with gate.client() as client:
         assert client.post(PATH, content=b"x").status_code == status
 
 
-def test_bodies_stream_through_whole(place: Place) -> None:
+def test_bodies_stream_through_whole(gate: Gate) -> None:
     """Fifteen megabytes up and a hundred down arrive as they were, and the proxy holds neither of
     them.
     """
     up = bytes(range(256)) * (15 * 4096)
-    place.upstream.reply, place.upstream.times = bytes(reversed(range(256))) * 4096, 100
-    before, digest = place.peak_memory(), hashlib.sha256()
-    with place.client() as client, client.stream("POST", PATH, content=up) as answer:
+    gate.upstream.reply, gate.upstream.times = bytes(reversed(range(256))) * 4096, 100
+    before, digest = gate.peak_memory(), hashlib.sha256()
+    with gate.client() as client, client.stream("POST", PATH, content=up) as answer:
         for part in answer.iter_raw():
             digest.update(part)
-    assert place.upstream.seen[0][3] == hashlib.sha256(up).hexdigest()
-    assert digest.hexdigest() == hashlib.sha256(place.upstream.reply * 100).hexdigest()
-    assert place.peak_memory() - before < 10e6
+    assert gate.upstream.seen[0][3] == hashlib.sha256(up).hexdigest()
+    assert digest.hexdigest() == hashlib.sha256(gate.upstream.reply * 100).hexdigest()
+    assert gate.peak_memory() - before < 10e6
 
 
-def test_a_superlink_that_is_down_is_an_outage_and_it_comes_back(closed: Place) -> None:
+def test_a_superlink_that_is_down_is_an_outage_and_it_comes_back(closed: Gate) -> None:
     """503 while it is away, so that SuperNodes try again; the proxy itself stays up and needs no
     restart.
     """
@@ -405,14 +401,14 @@ def test_a_superlink_that_is_down_is_an_outage_and_it_comes_back(closed: Place) 
             assert client.post(PATH, content=b"x").status_code in (502, 503)
 
 
-def test_a_reply_that_breaks_off_is_not_taken_for_a_whole_one(place: Place) -> None:
-    place.upstream.breaks_off = True
-    with place.client() as client, pytest.raises(httpx.RemoteProtocolError):
+def test_a_reply_that_breaks_off_is_not_taken_for_a_whole_one(gate: Gate) -> None:
+    gate.upstream.breaks_off = True
+    with gate.client() as client, pytest.raises(httpx.RemoteProtocolError):
         client.post(PATH, content=b"x")
 
 
 def test_a_superlink_of_another_authority_is_not_trusted(
-    closed: Place, tmp_path: Path
+    closed: Gate, tmp_path: Path
 ) -> None:
     create_authority(tmp_path, [])
     with (
@@ -423,14 +419,14 @@ def test_a_superlink_of_another_authority_is_not_trusted(
     assert closed.upstream.seen == []
 
 
-def test_a_body_that_ends_early_reaches_nobody_whole(place: Place) -> None:
+def test_a_body_that_ends_early_reaches_nobody_whole(gate: Gate) -> None:
     """A client that goes away in mid-body leaves no request that looks complete."""
-    with place.connection() as secure:
+    with gate.connection() as secure:
         secure.sendall(
             f"POST {PATH} HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\nhalf".encode()
         )
     time.sleep(0.3)
-    assert all(size != 1000 for *_, size in place.upstream.seen)
+    assert all(size != 1000 for *_, size in gate.upstream.seen)
 
 
 # Connections that are held for nothing
@@ -440,18 +436,18 @@ HALF_A_HEAD = f"POST {PATH} HTTP/1.1\r\nHost: a\r\n".encode()
 WHOLE_REQUEST = f"POST {PATH} HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n".encode()
 
 
-def held(place: Place, kind: str) -> socket.socket | None:
+def held(gate: Gate, kind: str) -> socket.socket | None:
     """A connection that was taken and asks for nothing more, or None if it was turned away."""
     try:
-        plain = place.plain()
+        plain = gate.plain()
         if kind == "no handshake":
             return plain
-        secure = place.secured(plain)
+        secure = gate.secured(plain)
         if kind == "half a head":
             secure.sendall(HALF_A_HEAD)
         if kind == "half a second head":
             secure.sendall(WHOLE_REQUEST)
-            left = len(place.upstream.reply)
+            left = len(gate.upstream.reply)
             while left > 0:
                 left -= len(secure.recv(65536))
             secure.sendall(HALF_A_HEAD)
@@ -473,43 +469,41 @@ def is_cut_off(connection: socket.socket) -> bool:
 
 
 @pytest.mark.slow
-def test_connections_that_ask_for_nothing_keep_nobody_out(place: Place) -> None:
+def test_connections_that_ask_for_nothing_keep_nobody_out(gate: Gate) -> None:
     """Hundreds from one address, whatever stage they stop at: others are served at once, and soon
     this one too.
 
     Meanwhile a request whose answer takes longer than any head may is answered.
     """
     kinds = ["no handshake", "no head", "half a head", "half a second head"]
-    place.upstream.reply = bytes(
-        1 << 20
-    )  # large enough to be written in several pieces
+    gate.upstream.reply = bytes(1 << 20)  # large enough to be written in several pieces
     with ThreadPoolExecutor() as pool, ExitStack() as stack:
-        found = [held(place, kind) for kind in kinds * 10] + [
-            held(place, kinds[0]) for _ in range(400)
+        found = [held(gate, kind) for kind in kinds * 10] + [
+            held(gate, kinds[0]) for _ in range(400)
         ]
         kept = [stack.enter_context(each) for each in found if each is not None]
         assert None not in found[:40]
-        with place.client("127.0.0.2") as holder:
+        with gate.client("127.0.0.2") as holder:
             assert holder.post(PATH, content=b"x").status_code == 200
-        place.upstream.delay_s = fleet_proxy._HEAD_TIMEOUT_S + 2
-        patient = stack.enter_context(place.client("127.0.0.3"))
+        gate.upstream.delay_s = fleet_proxy._HEAD_TIMEOUT_S + 2
+        patient = stack.enter_context(gate.client("127.0.0.3"))
         slow = pool.submit(lambda: patient.post(PATH, content=b"x").status_code)
         assert all(map(is_cut_off, kept))
         assert slow.result() == 200
-        place.upstream.delay_s = 0.0
-        with place.client() as holder:
+        gate.upstream.delay_s = 0.0
+        with gate.client() as holder:
             assert holder.post(PATH, content=b"x").status_code == 200
 
 
-def test_one_address_cannot_take_all_connections(place: Place) -> None:
+def test_one_address_cannot_take_all_connections(gate: Gate) -> None:
     """Those beyond its share are closed as they come, and count again once others are closed."""
     share = fleet_proxy.MAX_CONNECTIONS_PER_ADDRESS
     with ExitStack() as stack:
-        first = [stack.enter_context(place.plain()) for _ in range(share)]
-        assert is_cut_off(stack.enter_context(place.plain()))
+        first = [stack.enter_context(gate.plain()) for _ in range(share)]
+        assert is_cut_off(stack.enter_context(gate.plain()))
         for each in first:
             each.close()
-        wait_for("closed connections count no more", lambda: _is_served(place))
+        wait_for("closed connections count no more", lambda: _is_served(gate))
 
 
 class Crowd:
@@ -517,8 +511,8 @@ class Crowd:
     off again at once.
     """
 
-    def __init__(self, place: Place, addresses: list[str]) -> None:
-        self._place = place
+    def __init__(self, gate: Gate, addresses: list[str]) -> None:
+        self._gate = gate
         self._addresses = addresses
         self._watch = selectors.DefaultSelector()
         self._stop = threading.Event()
@@ -554,10 +548,10 @@ class Crowd:
         """Every tenth one goes on to a request whose body never comes."""
         self.made += 1
         try:
-            found = self._place.plain(address)
+            found = self._gate.plain(address)
             if self.made % 10 == 0:
                 found.settimeout(2)
-                found = self._place.secured(found)
+                found = self._gate.secured(found)
                 found.sendall(
                     WHOLE_REQUEST.replace(b"Content-Length: 0", b"Content-Length: 9")
                 )
@@ -568,17 +562,17 @@ class Crowd:
 
 @pytest.mark.parametrize("count", [4, 64])
 def test_a_few_addresses_without_a_key_cannot_shut_the_gate(
-    place: Place, count: int
+    gate: Gate, count: int
 ) -> None:
     """However they hold on, each request of a holder is answered, also of one that was never here
     before.
     """
     with Crowd(
-        place, [f"127.1.{count}.{last}" for last in range(1, count + 1)]
+        gate, [f"127.1.{count}.{last}" for last in range(1, count + 1)]
     ) as crowd:
         before = crowd.made
         for last in range(1, 31):
-            with place.client(f"127.2.{count}.{last}") as holder:
+            with gate.client(f"127.2.{count}.{last}") as holder:
                 assert holder.post(PATH, content=b"x").status_code == 200
         wait_for(
             "the crowd has lost connections, and come back", lambda: crowd.made > before
@@ -702,18 +696,18 @@ def test_that_a_holder_was_let_in_is_known_for_some_days(
 
 
 @pytest.mark.parametrize("status", [200, 401, 412])
-def test_only_whom_the_superlink_lets_in_is_known(place: Place, status: int) -> None:
+def test_only_whom_the_superlink_lets_in_is_known(gate: Gate, status: int) -> None:
     """A stranger's request, and one that asks for a notice, leave no mark."""
     admitted: list[str] = []
-    place.upstream.status = status
+    gate.upstream.status = status
 
     async def ask() -> None:
         client = fleet_proxy.superlink_client(
-            place.internal_port, place.folder / "ca.crt"
+            gate.internal_port, gate.folder / "ca.crt"
         )
         proxy = fleet_proxy.FleetProxy(
             client,
-            {NOTICE_PATH.encode(): place.folder / "ca.crt"},
+            {NOTICE_PATH.encode(): gate.folder / "ca.crt"},
             admitted.append,
             print,
         )
@@ -758,42 +752,42 @@ def test_only_whom_the_superlink_lets_in_is_known(place: Place, status: int) -> 
     ids=["a copied key", "a reboot", "a restart"],
 )
 def test_a_second_log_in_is_logged_where_the_first_supernode_is_there_still(
-    place: Place, then: tuple[str, ...], is_copied: bool
+    gate: Gate, then: tuple[str, ...], is_copied: bool
 ) -> None:
     """Who was cut off logs in again before its next heartbeat, and whose key was copied does not.
 
     `coordinator up` reads the log."""
     proof = {**PROOF, "flwr-public-key": " ".join(then)}
-    place.upstream.status = 412
-    with place.client() as client:
+    gate.upstream.status = 412
+    with gate.client() as client:
         client.post("/v1/fleet/activate-node", headers=proof, content=b"ping")
-        place.upstream.status = 200
+        gate.upstream.status = 200
         for path in then:
             client.post(f"/v1/fleet/{path}", headers=proof, content=b"ping")
     line = fleet_proxy.SECOND_LOG_IN % (
         fleet_proxy.key_name(proof["flwr-public-key"].encode()),
         "127.0.0.1",
     )
-    assert (line.encode() in (place.folder / "gate.log").read_bytes()) == is_copied
+    assert (line.encode() in (gate.folder / "gate.log").read_bytes()) == is_copied
 
 
 def test_a_start_and_every_refusal_is_logged_and_nothing_that_passed(
-    place: Place,
+    gate: Gate,
 ) -> None:
     """What was asked for and from where, in characters that steer no terminal; who is let in is no
     news.
     """
-    before = len((place.folder / "gate.log").read_bytes())
-    place.raw(
+    before = len((gate.folder / "gate.log").read_bytes())
+    gate.raw(
         b"POST /v1/control/\x1b[2Jstart HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"
     )
-    place.raw(b"GET /admin HTTP/1.1\r\nHost: x\r\n\r\n")
-    with place.client() as client:
+    gate.raw(b"GET /admin HTTP/1.1\r\nHost: x\r\n\r\n")
+    with gate.client() as client:
         assert client.post(PATH, content=b"x").status_code == 200
-        place.upstream.status = 401
+        gate.upstream.status = 401
         client.post(PATH, content=b"x")
-    log = (place.folder / "gate.log").read_bytes()
-    assert log.startswith(f"INFO listening on 127.0.0.1 port {place.port}".encode())
+    log = (gate.folder / "gate.log").read_bytes()
+    assert log.startswith(f"INFO listening on 127.0.0.1 port {gate.port}".encode())
     assert b"\x1b" not in log
     assert [
         line.partition("WARNING ")[2]
@@ -805,15 +799,15 @@ def test_a_start_and_every_refusal_is_logged_and_nothing_that_passed(
     ]
 
 
-def _is_served(place: Place) -> bool:
+def _is_served(gate: Gate) -> bool:
     try:
-        with place.client() as client:
+        with gate.client() as client:
             return client.post(PATH, content=b"x").status_code == 200
     except httpx.TransportError:
         return False
 
 
-def test_the_notice_is_handed_out_and_no_other_file(closed: Place) -> None:
+def test_the_notice_is_handed_out_and_no_other_file(closed: Gate) -> None:
     """As it is now, whether the SuperLink is up or not; under one path, by one method."""
     with closed.client() as client:
         assert client.get(NOTICE_PATH).status_code == 404
@@ -834,7 +828,7 @@ def test_the_notice_is_handed_out_and_no_other_file(closed: Place) -> None:
     (closed.folder / NOTICE).unlink()
 
 
-def test_a_members_word_that_it_leaves_is_kept_and_nobody_elses(closed: Place) -> None:
+def test_a_members_word_that_it_leaves_is_kept_and_nobody_elses(closed: Gate) -> None:
     """Signed, by somebody on the roster, and not larger than it must be."""
     member, stranger = fixed_identity(1), fixed_identity(2)
     node = create_node_key(closed.folder / "node.key")
@@ -847,9 +841,7 @@ def test_a_members_word_that_it_leaves_is_kept_and_nobody_elses(closed: Place) -
             ).status_code
 
     assert sent(member) == 400
-    roster = Roster(
-        members=(InvitedPlace(name="law", domain="law", key=member.public),)
-    )
+    roster = Roster(members=(RosterMember(name="law", domain="law", key=member.public),))
     (closed.folder / ANNOUNCED_ROSTER).write_text(roster.model_dump_json())
     assert sent(stranger) == 400
     assert (

@@ -36,7 +36,7 @@ from ridgeway.coordinator.page.problems import problems
 from ridgeway.coordinator.round.federation import COORDINATOR_TOML, Federation
 from ridgeway.coordinator.round.progress import Event, OperatorNote
 from ridgeway.coordinator.round.run_order import RunOrder
-from tests.support.simulated_federation import found, populate
+from tests.support.simulated_federation import found, of_kind, populate
 
 OLD = b"the bundle before"
 OLD_SHA256 = hashlib.sha256(OLD).hexdigest()
@@ -93,7 +93,7 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> Callable[[Federation], tuple[str, st
             monkeypatch.setattr(supervisor, name, lambda *words: ())
         supervisor.run_work(federation, RunOrder(work="round"), said.append)
         return link.ran[-1], " ".join(
-            each.words for each in said if isinstance(each, OperatorNote)
+            each.words for each in of_kind(OperatorNote, said)
         )
 
     return run

@@ -4,6 +4,7 @@ holder's key.
 
 from __future__ import annotations
 
+import base64
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,8 @@ import pytest
 from ridgeway.common.base.errors import LinkDown
 from ridgeway.coordinator.deploy import presence
 from ridgeway.coordinator.deploy.fleet_proxy import SECOND_LOG_IN, key_name
-from ridgeway.coordinator.deploy.presence import PresenceLog, _header
-from ridgeway.coordinator.deploy.superlink_client import Node
+from ridgeway.coordinator.deploy.presence import PresenceLog
+from ridgeway.coordinator.deploy.superlink_client import Node, pem_key
 from tests.support.simulated_federation import Parties, found, populate
 
 NAMES = ("code", "law")
@@ -60,8 +61,8 @@ def test_a_second_log_in_is_told_with_the_holder_and_the_address(
     """Once an address, and only of a holder that is connected."""
     gate = parties.federation().link / "logs" / "gate.log"
     keys = {
-        name: key_name(_header(holder.node))
-        for name, holder in parties.federation().standing.roster.items()
+        name: key_name(base64.b64encode(pem_key(holder.node)))
+        for name, holder in parties.standing.roster.items()
     }
     gate.write_text(
         "a line from before\n" + SECOND_LOG_IN % (keys["law"], "10.0.0.1") + "\n"

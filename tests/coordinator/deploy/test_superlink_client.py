@@ -13,15 +13,10 @@ from typing import Any, cast
 
 import httpx
 import pytest
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    PublicFormat,
-    load_ssh_public_key,
-)
 
 from ridgeway.common.base.errors import LinkDown, LinkError
 from ridgeway.common.deploy.node_key import create_node_key
-from ridgeway.coordinator.deploy.superlink_client import Node, SuperLinkClient
+from ridgeway.coordinator.deploy.superlink_client import Node, SuperLinkClient, pem_key
 from ridgeway.coordinator.deploy.supervisor import register
 
 control: Any = pytest.importorskip("flwr.proto.control_pb2")
@@ -82,12 +77,6 @@ def test_every_request_is_one_of_flowers() -> None:
         assert f'"/v1/control/{path}"' in source
 
 
-def pem(line: str) -> bytes:
-    return load_ssh_public_key(line.encode()).public_bytes(
-        Encoding.PEM, PublicFormat.SubjectPublicKeyInfo
-    )
-
-
 def listed(*lines: str) -> Handler:
     """Nodes in these states with these keys, the first online, the last shut out."""
     states = ("online", *("offline" for _ in lines[2:]), "unregistered")
@@ -95,7 +84,7 @@ def listed(*lines: str) -> Handler:
         {
             "node_id": 2**63 + place,
             "status": state,
-            "public_key": pem(line),
+            "public_key": pem_key(line),
             "name": f"holder-{place}",
         }
         for place, (line, state) in enumerate(zip(lines, states, strict=True))
@@ -128,13 +117,10 @@ def test_a_key_is_registered_once(tmp_path: Path, lines: list[str]) -> None:
     link = SuperLinkStandIn(tmp_path, ListNodes=listed(*lines), **handlers)
     new = create_node_key(tmp_path / "new.key")
     roster = {"law": SimpleNamespace(node=lines[0]), "code": SimpleNamespace(node=new)}
-    ledger = SimpleNamespace(standing=lambda: SimpleNamespace(roster=roster, left=()))
-    register(
-        cast(Any, SimpleNamespace(ledger=ledger)),
-        link.client,
-        lambda words: pytest.fail(words),
-    )
-    assert registered == [(pem(new), "code")]
+    standing = SimpleNamespace(roster=roster, left=())
+    federation = cast(Any, SimpleNamespace(standing=standing))
+    register(federation, link.client, lambda words: pytest.fail(words))
+    assert registered == [(pem_key(new), "code")]
     assert unregistered == [2**63 + 1]
     noted = json.loads((tmp_path / "nodes.json").read_bytes())
     assert noted[str(2**63)] == {"public_line": lines[0], "name": "holder-0"}

@@ -14,7 +14,6 @@ import pytest
 
 from ridgeway.client.round.epochs import Epoch
 from ridgeway.client.round.holder import Holder
-from ridgeway.common.base.errors import RoundFailed
 from ridgeway.common.base.settings import FEATURE_LIMIT
 from ridgeway.common.protocol.cohort import Cohort
 from ridgeway.common.statistics.sums import Statistics
@@ -30,7 +29,14 @@ from tests.support.faults import epoch_of, let_join, make_haste
 from tests.support.hostile import MEMBERS
 from tests.support.making import one_domain, random_samples
 from tests.support.seeds import seeds
-from tests.support.simulated_federation import Direct, Parties, found, no_watch
+from tests.support.simulated_federation import (
+    Direct,
+    Parties,
+    found,
+    no_watch,
+    of_kind,
+    round_fails,
+)
 
 LETTERS = {
     "code": "0123456789., ",
@@ -70,10 +76,7 @@ def released(tmp_path_factory: pytest.TempPathFactory) -> Parties:
 
 
 @pytest.fixture
-def parties(
-    released: Parties, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Parties:
-    make_haste(monkeypatch)
+def parties(released: Parties, tmp_path: Path, haste: None) -> Parties:
     return released.copy(tmp_path / "parties")
 
 
@@ -84,7 +87,7 @@ def round_of(
     accept: Sequence[str] = (),
     seen: list[Event] | None = None,
 ) -> LedgerRelease:
-    transport = Direct(parties, list(names))
+    transport = Direct(parties, names)
     for name, lie in (lies or {}).items():
         holder = transport._holders[transport.names.index(name)]
         vars(holder)["exact_sums"] = _lying(holder, lie)
@@ -161,12 +164,11 @@ def test_a_newcomer_with_another_domains_text_is_named_and_the_last_release_stan
     """It calls law's text poetry: half of law would be routed to it."""
     give(parties, "poetry", texts("stolen", "law"))
     names, seen = all_with_new(parties), list[Event]()
-    with pytest.raises(
-        RoundFailed,
-        match=r"held-out text of law .* worse than release 0001,.*new: law-3, poetry; ",
+    with round_fails(
+        r"held-out text of law .* worse than release 0001,.*new: law-3, poetry; "
     ):
         round_of(parties, names, seen=seen)
-    [worse] = [event for event in seen if isinstance(event, RouterWorse)]
+    [worse] = of_kind(RouterWorse, seen)
     assert (worse.domain, worse.newcomers, worse.changed) == (
         "law",
         ["law-3", "poetry"],
@@ -185,9 +187,7 @@ def test_sums_of_no_text_are_noticed_by_what_they_do_to_a_domain(
     """
     for name in MEMBERS:
         give(parties, name, texts(f"{name} now", MEMBERS[name]))
-    with pytest.raises(
-        RoundFailed, match=r"held-out text of .*medicine.*changed: code-1, .*medicine\)"
-    ):
+    with round_fails(r"held-out text of .*medicine.*changed: code-1, .*medicine\)"):
         round_of(parties, MEMBERS, {"medicine": lie})
     stands(parties)
 
@@ -218,9 +218,7 @@ def test_a_wanted_change_is_published_when_the_operator_says_so_and_nobody_is_as
     give(parties, "poetry", texts("stolen", "law"))
     names = all_with_new(parties)
     for accept in ((), ("medicine",)):
-        with pytest.raises(
-            RoundFailed, match=r"run the round again with --accept-worse law$"
-        ):
+        with round_fails(r"run the round again with --accept-worse law$"):
             round_of(parties, names, accept=accept)
     published = round_of(parties, names, accept=["law"])
     assert published.number == 2
@@ -243,7 +241,7 @@ def test_the_operator_reads_what_happened_and_what_to_do(
 
     def run_here(federation: Federation, order: RunOrder, watch: Watch) -> None:
         wishes = RoundWishes(mode=order.mode, accept_worse=order.accept_worse)
-        run_round(federation, Direct(parties, list(names)), watch, wishes)
+        run_round(federation, Direct(parties, names), watch, wishes)
 
     monkeypatch.setattr(round_commands, "run_work", run_here)
     round_command = ("coordinator", "round", parties.federation().folder)
@@ -287,26 +285,17 @@ def test_a_member_does_not_send_a_damaged_epoch(parties: Parties) -> None:
     content = bytearray(path.read_bytes())
     content[-1] ^= 0x80
     path.write_bytes(content)
-    with pytest.raises(
-        RoundFailed, match=r"would lose medicine.*medicine refused \(failed"
-    ):
+    with round_fails(r"would lose medicine.*medicine refused \(failed"):
         round_of(parties, MEMBERS)
-    refused = [
-        entry.facts
-        for entry in parties.federation().ledger.journal.entries()
-        if entry.kind == "refused"
-    ]
+    refused = parties.entries("refused")
     assert [(each["name"], each["step"], each["code"]) for each in refused] == [
         ("medicine", "seal", "failed")
     ]
 
 
 @pytest.mark.parametrize("seed", seeds(8, 3))
-def test_honest_rounds_raise_no_alarm(
-    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_honest_rounds_raise_no_alarm(seed: int, tmp_path: Path, haste: None) -> None:
     """Two holders have other text of their domain than before, and all counts differ a little."""
-    make_haste(monkeypatch)
     parties = found(tmp_path, mode="masked")
     for name, domain in MEMBERS.items():
         parties.settle(name, domain, texts(f"{name} {seed}", domain, 24))

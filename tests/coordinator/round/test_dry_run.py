@@ -46,38 +46,35 @@ from ridgeway.coordinator.round.remedies import (
     REMEDIES,
 )
 from ridgeway.coordinator.round.round import check_round, deliver_newest, run_round
-from ridgeway.coordinator.round.run_order import RoundWishes, RunOrder
+from ridgeway.coordinator.round.run_order import RunOrder
 from tests.support.commands import Workshop
-from tests.support.faults import make_haste
+from tests.support.hostile import MEMBERS
 from tests.support.making import contents
 from tests.support.simulated_federation import (
     Direct,
     Parties,
+    dry_run,
     found,
+    names_of,
+    of_kind,
     own_texts,
     populate,
+    round_fails,
+    round_of,
 )
 
-PEOPLE = {
-    "code-1": "code",
-    "code-2": "code",
-    "law-1": "law",
-    "law-2": "law",
-    "medicine": "medicine",
-}
 HASH = "ab" * 32
 
 
 @pytest.fixture
-def parties(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Parties:
+def parties(tmp_path: Path, haste_with_changes: None) -> Parties:
     """Five holders of three domains, whose SuperNodes the SuperLink has let in."""
-    make_haste(monkeypatch, once=False)
     made = found(tmp_path, mode="masked")
-    populate(made, PEOPLE)
-    roster = made.federation().ledger.standing().roster
+    populate(made, MEMBERS)
+    roster = made.standing.roster
     nodes = {
         str(place): {"public_line": roster[name].node, "name": name}
-        for place, name in enumerate(PEOPLE)
+        for place, name in enumerate(MEMBERS)
     }
     made.federation().link.mkdir(exist_ok=True)
     (made.federation().link / NODES).write_text(json.dumps(nodes))
@@ -97,7 +94,7 @@ class Asked(Direct):
     )
 
     def __init__(self, parties: Parties, *unapproved: str) -> None:
-        super().__init__(parties, list(PEOPLE))
+        super().__init__(parties, list(MEMBERS))
         self.asked: list[tuple[str, str]] = []
         self.announced: list[tuple[str, Message]] = []
         self.unapproved = unapproved
@@ -124,7 +121,7 @@ class Asked(Direct):
 
 
 def new_epochs(parties: Parties, *names: str) -> None:
-    for name in names or PEOPLE:
+    for name in names or MEMBERS:
         parties.ready(name)
 
 
@@ -132,22 +129,21 @@ def test_retired_holders_are_neither_counted_nor_asked(parties: Parties) -> None
     """They may be online for as long as they like: the round waits for the others, and refuses
     nobody.
     """
-    told: list[Event] = []
-    run_round(parties.federation(), Asked(parties), told.append)
+    events: list[Event] = []
+    round_of(parties, Asked(parties), events.append)
     retire(parties.federation(), "law")
-    told.clear()
+    events.clear()
     transport = Asked(parties)
     transport.down = {"medicine"}
-    settings = parties.federation().folder / "coordinator.toml"
-    settings.write_text(settings.read_text().replace("wait = 0.0", "wait = 0.2"))
+    parties.change_settings("wait = 0.0", "wait = 0.2")
     with pytest.raises(RoundFailed):
-        run_round(parties.federation(), transport, told.append)
+        round_of(parties, transport, events.append)
     assert {name for name, _ in transport.asked} == {"code-1", "code-2"}
-    assert [each.holders for each in told if isinstance(each, RoundOpened)] == [3]
-    assert {
-        (each.online, each.wanted) for each in told if isinstance(each, HoldersAwaited)
-    } == {(2, 3)}
-    assert not [each for each in told if isinstance(each, AnswerRefused)]
+    assert [each.holders for each in of_kind(RoundOpened, events)] == [3]
+    assert {(each.online, each.wanted) for each in of_kind(HoldersAwaited, events)} == {
+        (2, 3)
+    }
+    assert not of_kind(AnswerRefused, events)
 
 
 def test_a_holder_that_has_not_approved_the_code_is_named_with_what_to_do(
@@ -156,13 +152,12 @@ def test_a_holder_that_has_not_approved_the_code_is_named_with_what_to_do(
     """Its SuperNode refuses for it; the round says who it is and what its owner runs, and does not
     lose its domain.
     """
-    run_round(parties.federation(), Asked(parties), no_watch)
+    round_of(parties, Asked(parties))
     new_epochs(parties)
-    with pytest.raises(
-        RoundFailed,
-        match=r"medicine refused \(bundle_refused: .*`ridgeway client approve DIR`",
+    with round_fails(
+        r"medicine refused \(bundle_refused: .*`ridgeway client approve DIR`"
     ):
-        run_round(parties.federation(), Asked(parties, "medicine"), no_watch)
+        round_of(parties, Asked(parties, "medicine"))
 
 
 @pytest.mark.parametrize(
@@ -178,18 +173,17 @@ def test_a_holder_whose_disk_is_full_is_named_so(
     """Beforehand and in the round, by its own code, and not as one that gave no answer."""
     transport = Asked(parties, "medicine")
     transport.failure = failure
-    told: list[Event] = []
-    check_round(parties.federation(), transport, told.append)
-    assert [
-        (each.name, each.code) for each in told if isinstance(each, AnswerRefused)
-    ] == [("medicine", "disk_full")]
-    run_round(parties.federation(), Asked(parties), no_watch)
+    events: list[Event] = []
+    dry_run(parties, transport, events.append)
+    assert [(each.name, each.code) for each in of_kind(AnswerRefused, events)] == [
+        ("medicine", "disk_full")
+    ]
+    round_of(parties, Asked(parties))
     new_epochs(parties)
-    with pytest.raises(
-        RoundFailed,
-        match=r"medicine refused \(disk_full: this holder's disk is full\); its owner",
+    with round_fails(
+        r"medicine refused \(disk_full: this holder's disk is full\); its owner"
     ):
-        run_round(parties.federation(), transport, no_watch)
+        round_of(parties, transport)
 
 
 def test_a_member_that_misses_others_names_them(parties: Parties) -> None:
@@ -200,9 +194,9 @@ def test_a_member_that_misses_others_names_them(parties: Parties) -> None:
         each for each in content["members"] if not each["name"].startswith("law")
     ]
     roster.write_text(json.dumps(content))
-    told: list[Event] = []
-    run_round(parties.federation(), Asked(parties), told.append)
-    [refused] = [each for each in told if isinstance(each, AnswerRefused)]
+    events: list[Event] = []
+    round_of(parties, Asked(parties), events.append)
+    [refused] = of_kind(AnswerRefused, events)
     assert (refused.name, refused.code) == ("medicine", "not_pinned")
     assert refused.reason.endswith(": law-1, law-2")
 
@@ -211,10 +205,9 @@ def test_a_member_that_misses_others_names_them(parties: Parties) -> None:
 
 
 @pytest.fixture
-def clear(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Parties:
-    make_haste(monkeypatch, once=False)
+def clear(tmp_path: Path, haste_with_changes: None) -> Parties:
     made = found(tmp_path)
-    populate(made, PEOPLE)
+    populate(made, MEMBERS)
     return made
 
 
@@ -230,40 +223,32 @@ def test_two_releases_of_one_number_are_told_apart_and_mended(
     """After an older copy was restored, holders have another release 0002 than the ledger: a later
     number mends it.
     """
-    run_round(clear.federation(), Direct(clear), no_watch)
+    round_of(clear)
     shutil.copytree(clear.folder / "coordinator", tmp_path / "older", symlinks=True)
-    for name in PEOPLE:
+    for name in MEMBERS:
         clear.change_corpus(name)
-    run_round(
-        clear.federation(),
-        Direct(clear),
-        no_watch,
-        RoundWishes(accept_worse=("code", "law", "medicine")),
-    )
+    round_of(clear, accept_worse=("code", "law", "medicine"))
     restored(clear, tmp_path / "older")
     change = retire(clear.federation(), "medicine")
     assert (
         change.published is not None
         and change.published.number == clear.holder("law-1").newest == 2
     )
-    told: list[Event] = []
-    assert deliver_newest(clear.federation(), Direct(clear), told.append) == set()
-    [blocked] = [each for each in told if isinstance(each, DeliveryBlocked)]
+    events: list[Event] = []
+    assert deliver_newest(clear.federation(), Direct(clear), events.append) == set()
+    [blocked] = of_kind(DeliveryBlocked, events)
     assert (blocked.code, set(blocked.names)) == (
         "other_release",
-        set(PEOPLE) - {"medicine"},
+        set(MEMBERS) - {"medicine"},
     )
-    assert set(clear.federation().ledger.standing().ahead) == set(blocked.names)
+    assert set(clear.standing.ahead) == set(blocked.names)
     again = rollback(clear.federation(), 2).published
     assert again is not None and again.number == 3
     assert deliver_newest(clear.federation(), Direct(clear), no_watch) == set(
         blocked.names
     )
-    held = {
-        clear.federation().ledger.standing().delivered[name].release
-        for name in blocked.names
-    }
-    assert held == {again.release} and not clear.federation().ledger.standing().ahead
+    held = {clear.standing.delivered[name].release for name in blocked.names}
+    assert held == {again.release} and not clear.standing.ahead
 
 
 def test_a_holder_that_claims_an_absurd_release_moves_no_number(clear: Parties) -> None:
@@ -281,10 +266,10 @@ def test_an_older_copy_opens_no_total_with_used_epochs(
     """It does not know of the second total; the holders do, so dry run and round name them
     alike.
     """
-    run_round(parties.federation(), Asked(parties), no_watch)
+    round_of(parties, Asked(parties))
     shutil.copytree(parties.folder / "coordinator", tmp_path / "older", symlinks=True)
     new_epochs(parties)
-    run_round(parties.federation(), Asked(parties), no_watch)
+    round_of(parties, Asked(parties))
     restored(parties, tmp_path / "older")
     parties.ready("law-1")
     must_end_alike(
@@ -313,9 +298,8 @@ def snapshot(parties: Parties, name: str) -> tuple[Any, ...]:
 
 @pytest.fixture(params=["masked", "clear", "columns", "full"])
 def any_mode(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    request: pytest.FixtureRequest, tmp_path: Path, haste_with_changes: None
 ) -> Parties:
-    make_haste(monkeypatch, once=False)
     mode = request.param
     terms: dict[str, Any] = {"mode": mode}
     if mode in ("columns", "full"):
@@ -326,7 +310,7 @@ def any_mode(
             own_texts("public", domain, 30) for domain in ("code", "law", "medicine")
         ]
         write_prior(make_prior(made.encoder, texts), made.federation().folder / PRIOR)
-    populate(made, PEOPLE)
+    populate(made, MEMBERS)
     return made
 
 
@@ -339,29 +323,22 @@ def test_a_dry_run_leaves_nothing_and_charges_nobody(any_mode: Parties) -> None:
         federation = parties.federation()
         rounds, written = federation.standing.rounds, federation.ledger.journal.verify()
         files = contents(federation.folder / "contributions")
-        holders = {name: snapshot(parties, name) for name in PEOPLE}
+        holders = {name: snapshot(parties, name) for name in MEMBERS}
         transport = Asked(parties)
-        told: list[Event] = []
-        check_round(federation, transport, told.append)
+        events: list[Event] = []
+        check_round(federation, transport, events.append)
         assert {kind for _, kind in transport.asked} == {"announce"}
-        assert {open_packet(reply).message.kind for _, reply in transport.replies} == {
-            "offer"
-        }
+        assert transport.reply_kinds == {"offer"}
         assert federation.ledger.journal.verify() == written
-        assert (federation.standing.rounds, federation.standing.open_round) == (
-            rounds,
-            None,
-        )
+        assert federation.standing.rounds == rounds
         assert contents(federation.folder / "contributions") == files
-        assert {name: snapshot(parties, name) for name in PEOPLE} == holders
-        assert [each.number for each in told if isinstance(each, RoundOpened)] == [0]
-        assert (
-            run_round(parties.federation(), Asked(parties), no_watch).number == number
-        )
-        if parties.federation().standing.rounds == 2:
+        assert {name: snapshot(parties, name) for name in MEMBERS} == holders
+        assert [each.number for each in of_kind(RoundOpened, events)] == [0]
+        assert round_of(parties, Asked(parties)).number == number
+        if parties.standing.rounds == 2:
             new_epochs(parties)
-    costs = {name: len(parties.holder(name).account.expenses()) for name in PEOPLE}
-    assert costs == dict.fromkeys(PEOPLE, 4), "sums and counts of two epochs"
+    costs = {name: len(parties.holder(name).account.expenses()) for name in MEMBERS}
+    assert costs == dict.fromkeys(MEMBERS, 4), "sums and counts of two epochs"
 
 
 def test_dry_runs_without_end_are_no_other_for_a_holder_than_one(
@@ -373,10 +350,8 @@ def test_dry_runs_without_end_are_no_other_for_a_holder_than_one(
     offers = []
     for _ in range(4):
         transport = Asked(any_mode)
-        check_round(any_mode.federation(), transport, no_watch)
-        answers = {
-            name: open_packet(reply).message for name, reply in transport.replies
-        }
+        dry_run(any_mode, transport)
+        answers = dict(transport.messages)
         offers.append(
             {
                 name: each.model_copy(update={"advert": None})
@@ -384,7 +359,7 @@ def test_dry_runs_without_end_are_no_other_for_a_holder_than_one(
             }
         )
     assert all(each == offers[0] for each in offers)
-    assert run_round(any_mode.federation(), Asked(any_mode), no_watch).number == 1
+    assert round_of(any_mode, Asked(any_mode)).number == 1
 
 
 def test_a_dry_run_and_a_round_ask_the_same_of_a_holder(any_mode: Parties) -> None:
@@ -394,31 +369,29 @@ def test_a_dry_run_and_a_round_ask_the_same_of_a_holder(any_mode: Parties) -> No
         transport = Asked(any_mode)
         work(any_mode.federation(), transport, no_watch)
         asked.append(transport.announced)
-    assert len(asked[0]) == len(asked[1]) == len(PEOPLE)
+    assert len(asked[0]) == len(asked[1]) == len(MEMBERS)
     assert asked[0] == asked[1]
 
 
 def test_a_dry_run_ends_as_the_round_would(parties: Parties) -> None:
     """By the same sentence: who waits for its next epoch, who is away, and what would be lost."""
     transport = Asked(parties)
-    transport.down = set(PEOPLE) - {"law-1", "law-2"}
+    transport.down = set(MEMBERS) - {"law-1", "law-2"}
     must_end_alike(
         parties, transport, "2 holders can take part, but a round under masks needs 3"
     )
-    run_round(parties.federation(), Asked(parties), no_watch)
-    check_round(parties.federation(), Asked(parties), no_watch)
+    round_of(parties, Asked(parties))
+    dry_run(parties, Asked(parties))
     parties.ready("medicine")
     must_end_alike(
         parties, Asked(parties), "code-1, code-2, law-1, law-2 must open a new epoch"
     )
     new_epochs(parties, "code-1", "law-1", "law-2")
-    told: list[Event] = []
-    check_round(parties.federation(), Asked(parties), told.append)
-    assert [each.names for each in told if isinstance(each, HoldersWaiting)] == [
-        ["code-2"]
-    ]
-    published = run_round(parties.federation(), Asked(parties), no_watch)
-    assert {member.name for member in published.members} == set(PEOPLE) - {"code-2"}
+    events: list[Event] = []
+    dry_run(parties, Asked(parties), events.append)
+    assert [each.names for each in of_kind(HoldersWaiting, events)] == [["code-2"]]
+    published = round_of(parties, Asked(parties))
+    assert names_of(published) == set(MEMBERS) - {"code-2"}
     transport = Asked(parties)
     transport.down = {"medicine"}
     new_epochs(parties)
@@ -428,7 +401,7 @@ def test_a_dry_run_ends_as_the_round_would(parties: Parties) -> None:
 def must_end_alike(parties: Parties, transport: Direct, words: str) -> None:
     said = []
     for work in (check_round, run_round):
-        with pytest.raises(RoundFailed, match=words) as failed:
+        with round_fails(words) as failed:
             work(parties.federation(), transport, no_watch)
         said.append(str(failed.value))
     assert said[0] == said[1]
@@ -436,10 +409,10 @@ def must_end_alike(parties: Parties, transport: Direct, words: str) -> None:
 
 def test_a_session_that_a_dry_run_announced_opens_nothing(parties: Parties) -> None:
     """A holder's keys for it are gone with the next announcement, and its name serves no round."""
-    check_round(parties.federation(), Asked(parties), no_watch)
+    dry_run(parties, Asked(parties))
     holder = parties.holder("law-1")
     [named] = [entry.facts["round"] for entry in holder.journal.entries("session")]
-    assert run_round(parties.federation(), Asked(parties), no_watch).number == 1
+    assert round_of(parties, Asked(parties)).number == 1
     state = parties.holder("law-1").sessions.load()
     assert state is None or state.round != named
     federation = parties.federation()
@@ -456,8 +429,8 @@ def test_a_round_that_all_refuse_names_what_each_has_to_do(tmp_path: Path) -> No
     for name in ("code", "law"):
         parties.settle(name, name, own_texts(name, name, 12), min_cohort=3)
         parties.admit(name)
-    with pytest.raises(RoundFailed, match="0 of 2 holders can take part") as failed:
-        run_round(parties.federation(), Direct(parties), no_watch)
+    with round_fails("0 of 2 holders can take part") as failed:
+        round_of(parties)
     assert REMEDIES["cohort_too_small"] in str(failed.value)
     assert "SuperNode" not in str(failed.value)
 
@@ -466,7 +439,7 @@ def test_an_altered_ledger_stops_whatever_would_build_on_it(parties: Parties) ->
     """Round, dry run, delivery, changes of membership and `up`: one sentence, and nobody is
     asked.
     """
-    run_round(parties.federation(), Asked(parties), no_watch)
+    round_of(parties, Asked(parties))
     new_epochs(parties)
     with sqlite3.connect(parties.federation().folder / "ledger.db") as database:
         database.execute(
@@ -476,8 +449,8 @@ def test_an_altered_ledger_stops_whatever_would_build_on_it(parties: Parties) ->
     database.close()
     transport = Asked(parties)
     for work in (
-        lambda: run_round(parties.federation(), transport, no_watch),
-        lambda: check_round(parties.federation(), transport, no_watch),
+        lambda: round_of(parties, transport),
+        lambda: dry_run(parties, transport),
         lambda: deliver_newest(parties.federation(), transport, no_watch),
         lambda: retire(parties.federation(), "law"),
         lambda: supervisor.up(
@@ -535,9 +508,9 @@ def test_the_command_says_what_each_has_to_do(
         "its",
     ] in said
     assert ["absent", "medicine", "no"] in said
-    told = shop.call(*command, "--json").json
-    assert (told["released"], told["absent"]) == (False, ["medicine"])
-    assert [(each["name"], each["code"]) for each in told["refused"]] == [
+    facts = shop.call(*command, "--json").json
+    assert (facts["released"], facts["absent"]) == (False, ["medicine"])
+    assert [(each["name"], each["code"]) for each in facts["refused"]] == [
         ("law-2", "bundle_refused")
     ]
     transport = Asked(parties, "law-1", "law-2", "code-1")

@@ -22,12 +22,12 @@ from ridgeway.common.routing.release import load_release
 from ridgeway.coordinator.round.federation import FederationSettings
 from ridgeway.coordinator.round.gathering import checked_row, sizes_of
 from ridgeway.coordinator.round.membership import retire
-from tests.support.faults import make_haste
 from tests.support.making import contents
 from tests.support.simulated_federation import (
     Direct,
     Parties,
     found,
+    names_of,
     populate,
     round_of,
 )
@@ -60,9 +60,8 @@ def write_scores(
 
 
 @pytest.fixture
-def parties(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Parties:
+def parties(tmp_path: Path, haste: None) -> Parties:
     """Four holders with scores, of whom medicine's does not share them."""
-    make_haste(monkeypatch)
     made = found(tmp_path / "parties", mode="masked", experts=EXPERTS)
     populate(made, HOLDERS)
     for name, scores in SCORES.items():
@@ -77,9 +76,7 @@ def parties(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Parties:
 def quality_of(parties: Parties) -> Any:
     newest = parties.federation().newest
     assert newest is not None
-    return load_release(
-        parties.federation().release_folder(newest.number)
-    ).manifest.get("quality")
+    return load_release(parties.release_folder(newest.number)).manifest.get("quality")
 
 
 def kinds(transport: Direct) -> list[str]:
@@ -106,7 +103,7 @@ def test_the_table_of_a_release_is_the_sum_of_what_holders_share(
         "counts": [[20, 12, 0], [MIN_SCORES + 11, 0, 0], [0, 0, 0]],
     }
     round_of(clear, mode="clear")
-    folders = [each.federation().release_folder(1) for each in (parties, clear)]
+    folders = [each.release_folder(1) for each in (parties, clear)]
     assert contents(folders[0]) == contents(folders[1])
 
 
@@ -117,12 +114,7 @@ def test_scores_take_no_exchange_and_no_opened_sum_of_their_own(
     nothing of experts.
     """
     plain = parties.copy(tmp_path / "plain")
-    settings = plain.federation().folder / "coordinator.toml"
-    settings.write_text(
-        settings.read_text().replace(
-            'experts = ["large", "small", "nobody\'s"]', "experts = []"
-        )
-    )
+    plain.change_settings('experts = ["large", "small", "nobody\'s"]', "experts = []")
     both = [Direct(parties), Direct(plain)]
     for each, transport in zip((parties, plain), both, strict=True):
         round_of(each, transport)
@@ -138,7 +130,7 @@ def test_a_score_file_that_cannot_be_read_opens_no_epoch(parties: Parties) -> No
     with pytest.raises(RidgewayError):
         parties.ready("law-2")
     published = round_of(parties)
-    assert {member.name for member in published.members} == set(HOLDERS)
+    assert names_of(published) == set(HOLDERS)
     assert quality_of(parties)["counts"][1] == [MIN_SCORES + 11, 0, 0]
 
 
@@ -147,11 +139,9 @@ def test_other_experts_are_asked_about_with_the_next_epochs(parties: Parties) ->
     release stands.
     """
     round_of(parties)
-    settings = parties.federation().folder / "coordinator.toml"
-    text = settings.read_text().replace(
+    parties.change_settings(
         'experts = ["large", "small", "nobody\'s"]', 'experts = ["elsewhere"]'
     )
-    settings.write_text(text)
     assert round_of(parties).number == 1
     for name in HOLDERS:
         parties.ready(name)

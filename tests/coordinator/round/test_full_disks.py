@@ -88,9 +88,7 @@ def test_a_coordinator_whose_disk_is_full_says_so_and_has_lost_nothing(
         router = federation.release_folder(published.number) / "router.safetensors"
         assert (
             router.read_bytes()
-            == contents(undisturbed.federation().release_folder(wanted.number))[
-                router.name
-            ]
+            == contents(undisturbed.release_folder(wanted.number))[router.name]
         )
 
 

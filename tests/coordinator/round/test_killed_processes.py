@@ -16,7 +16,13 @@ from ridgeway.coordinator.round.progress import ExchangeDone
 from ridgeway.coordinator.round.round import deliver_newest, run_round
 from tests.support.flower_parts import FlowerMessage, LocalGrid, put_together
 from tests.support.hostile import MEMBERS, VICTIM
-from tests.support.simulated_federation import Direct, Parties, no_watch, round_of
+from tests.support.simulated_federation import (
+    Direct,
+    Parties,
+    no_watch,
+    of_kind,
+    round_of,
+)
 
 server_app: Any = pytest.importorskip("ridgeway.coordinator.server_app")
 client_app: Any = pytest.importorskip("ridgeway.client.client_app")
@@ -84,7 +90,7 @@ def round_over(parties: Parties, grid: Shaky) -> tuple[Any, list[ExchangeDone]]:
         server_app.GridTransport(grid, least_pause_s=0.0),
         seen.append,
     )
-    return made, [each for each in seen if isinstance(each, ExchangeDone)]
+    return made, of_kind(ExchangeDone, seen)
 
 
 def test_a_superlink_that_goes_away_at_every_exchange_changes_nothing(
@@ -137,7 +143,5 @@ def test_a_holder_whose_process_is_killed_at_any_exchange_spoils_no_round(
     holder = parties.holder(VICTIM)
     assert holder.journal.verify() == len(holder.journal.entries())
     assert holder.newest == 0
-    assert deliver_newest(federation, Direct(parties, list(MEMBERS)), no_watch) == {
-        VICTIM
-    }
+    assert deliver_newest(federation, Direct(parties, MEMBERS), no_watch) == {VICTIM}
     assert parties.holder(VICTIM).newest == 1

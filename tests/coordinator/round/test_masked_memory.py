@@ -15,7 +15,6 @@ from ridgeway.common.protocol.packet import Packet
 from ridgeway.common.statistics.sums import vector_size
 from ridgeway.coordinator.round.progress import Event, SealedReceived, SumOpened
 from ridgeway.coordinator.round.round import run_round
-from tests.support.faults import make_haste
 from tests.support.simulated_federation import Parties, found, populate
 from tests.support.tiny import tiny_encoder
 
@@ -49,9 +48,8 @@ class OneByOne:
 
 
 @pytest.fixture
-def parties(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Parties:
+def parties(tmp_path: Path, haste: None) -> Parties:
     """Nine holders, and vectors as long as those of the default encoder."""
-    make_haste(monkeypatch)
     parties = found(tmp_path, encoder=tiny_encoder(WIDTH), mode="masked")
     populate(parties, MEMBERS)
     return parties

@@ -23,17 +23,22 @@ from ridgeway.coordinator.round.federation import RoundSettings
 from ridgeway.coordinator.round.ledger import LedgerRelease
 from ridgeway.coordinator.round.progress import HoldersWaiting
 from ridgeway.coordinator.round.reference import reference_round
-from ridgeway.coordinator.round.round import check_round, run_round
+from ridgeway.coordinator.round.round import run_round
 from ridgeway.coordinator.round.run_order import RoundWishes
-from tests.support.faults import Crash, epoch_of, let_join, make_haste
+from tests.support.faults import Crash, epoch_of, let_join
 from tests.support.hostile import FEATURES, MEMBERS, plain_sum
 from tests.support.making import contents
 from tests.support.simulated_federation import (
+    ONE_EACH,
     Direct,
     Parties,
+    dry_run,
     found,
+    names_of,
     no_watch,
+    of_kind,
     populate,
+    round_fails,
 )
 
 
@@ -68,13 +73,13 @@ def round_of(
     transport: Direct | None = None,
     **options: Any,
 ) -> LedgerRelease:
-    transport = transport or Direct(parties, list(names))
+    transport = transport or Direct(parties, names)
     return run_round(parties.federation(), transport, no_watch, RoundWishes(**options))
 
 
 def kinds(transport: Direct, kind: type[Any], lot: str | None = None) -> list[str]:
     """Who has answered with a message of this kind."""
-    given = [(name, open_packet(reply).message) for name, reply in transport.replies]
+    given = transport.messages
     return [
         name
         for name, each in given
@@ -82,19 +87,15 @@ def kinds(transport: Direct, kind: type[Any], lot: str | None = None) -> list[st
     ]
 
 
-def totals(parties: Parties) -> list[Path]:
-    return list((parties.federation().folder / "contributions").iterdir())
-
-
 def nothing_was_opened(parties: Parties) -> None:
     assert parties.entries("totalled") == []
-    assert totals(parties) == []
+    assert not parties.sums_files()
     assert parties.federation().newest is None
 
 
 def router(parties: Parties, published: LedgerRelease) -> bytes:
     return (
-        parties.federation().release_folder(published.number) / "router.safetensors"
+        parties.release_folder(published.number) / "router.safetensors"
     ).read_bytes()
 
 
@@ -102,7 +103,7 @@ def router(parties: Parties, published: LedgerRelease) -> bytes:
 
 
 COHORTS: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
-    "three domains": ({"code": "code", "law": "law", "medicine": "medicine"}, {}),
+    "three domains": (ONE_EACH, {}),
     "two of one domain": ({"code": "code", "law-1": "law", "law-2": "law"}, {}),
     "five of three domains": (MEMBERS, {}),
     "plain tokens": (MEMBERS, {"weighting": "tokens"}),
@@ -111,10 +112,9 @@ COHORTS: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
 
 @pytest.mark.parametrize("name", COHORTS)
 def test_a_masked_release_is_the_clear_one_byte_for_byte(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, tmp_path: Path, haste: None
 ) -> None:
     """Weights, evaluation, calibration, manifest: masks leave no trace."""
-    make_haste(monkeypatch)
     domains, settings = COHORTS[name]
     masked = found(tmp_path / "masked", mode="masked", **settings)
     populate(masked, domains)
@@ -123,7 +123,7 @@ def test_a_masked_release_is_the_clear_one_byte_for_byte(
     clear = masked.copy(tmp_path / "clear")
     releases = [round_of(masked, domains), round_of(clear, domains, mode="clear")]
     assert releases[0].release == releases[1].release
-    folders = [parties.federation().release_folder(1) for parties in (masked, clear)]
+    folders = [parties.release_folder(1) for parties in (masked, clear)]
     assert contents(folders[0]) == contents(folders[1])
     assert masked.entries("contributed") == []
     assert [len(masked.entries(kind)) for kind in ("totalled", "counted")] == [1, 1]
@@ -151,7 +151,7 @@ def test_the_weights_are_those_of_the_reference(
         else None
     )
     expected = reference_round(cohort, sums, later.encoder.scale, Ridge(), identities)
-    published = load(router(later, federation.ledger.standing().releases[0]))
+    published = load(router(later, federation.standing.releases[0]))
     assert np.array_equal(published["weights"], expected)
 
 
@@ -163,9 +163,9 @@ def total_is_that_of(
 ) -> None:
     """The stored total is exactly that of those who sent, under the shares of those who offered."""
     federation = parties.federation()
-    stored = federation.ledger.standing().totals[-1]
+    stored = federation.standing.totals[-1]
     assert [member.name for member in stored.members] == sorted(sent)
-    active = federation.ledger.standing().active
+    active = federation.standing.active
     cohort = form_cohort(
         federation.terms, {active[name].key: active[name].domain for name in offered}
     )
@@ -227,9 +227,7 @@ def test_one_fewer_than_the_threshold_opens_nothing_and_the_next_round_goes_well
     transport = Falling(
         parties, list(MEMBERS), {"law-1": answered, "medicine": answered}
     )
-    with pytest.raises(
-        RoundFailed, match=r"3 of 5 members .*, but 4 are needed, so nothing was opened"
-    ):
+    with round_fails(r"3 of 5 members .*, but 4 are needed, so nothing was opened"):
         round_of(parties, transport=transport)
     nothing_was_opened(parties)
     assert len(kinds(transport, Revealed)) == (3 if stage == "open" else 0)
@@ -253,10 +251,10 @@ def test_counts_that_were_never_opened_are_asked_for_in_the_next_round(
                 parties, list(MEMBERS), {"law-1": answered, "medicine": answered}
             ),
         )
-    transport = Direct(parties, list(MEMBERS))
+    transport = Direct(parties, MEMBERS)
     assert round_of(parties, transport=transport).number == 1
     assert set(lots(transport)) == {"counts"}
-    manifest = load_release(parties.federation().release_folder(1)).manifest
+    manifest = load_release(parties.release_folder(1)).manifest
     assert manifest["evaluation"] is not None
     assert manifest["confidence"]["calibrated"]
     assert round_of(parties).number == 1
@@ -276,26 +274,21 @@ def test_more_than_two_thirds_of_the_roster_must_be_there(parties: Parties) -> N
             r"3 holders .* at least 4 holders \(more than two thirds of the roster\)",
         ),
     ):
-        transport = Direct(parties, list(MEMBERS))
-        transport.down = away
-        with pytest.raises(RoundFailed, match=words):
+        transport = Direct(parties, MEMBERS, away)
+        with round_fails(words):
             round_of(parties, transport=transport)
         assert not kinds(transport, SealedSums)
         nothing_was_opened(parties)
-    transport = Direct(parties, list(MEMBERS))
-    transport.down = {"law-1"}
+    transport = Direct(parties, MEMBERS, {"law-1"})
     round_of(parties, transport=transport)
     there = [name for name in MEMBERS if name != "law-1"]
     total_is_that_of(parties, there, there)
 
 
-def test_too_few_for_the_settings_are_not_opened(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_few_for_the_settings_are_not_opened(tmp_path: Path, haste: None) -> None:
     """Though the threshold would allow it: who is asked for by the operator is counted before
     anything is opened.
     """
-    make_haste(monkeypatch)
     parties = found(
         tmp_path,
         mode="masked",
@@ -303,19 +296,14 @@ def test_too_few_for_the_settings_are_not_opened(
     )
     populate(parties, MEMBERS)
     transport = Falling(parties, list(MEMBERS), {"law-1": 2})
-    with pytest.raises(
-        RoundFailed,
-        match=r"4 holders of 3 domains .* at least 5 holders .* nothing was opened",
+    with round_fails(
+        r"4 holders of 3 domains .* at least 5 holders .* nothing was opened"
     ):
         round_of(parties, transport=transport)
     assert not kinds(transport, Revealed)
     nothing_was_opened(parties)
-    fewer = Direct(parties)
-    fewer.down = {"law-1"}
-    with pytest.raises(
-        RoundFailed,
-        match=r"4 holders can take part, but `min_holders` in .* requires 5",
-    ):
+    fewer = Direct(parties, down={"law-1"})
+    with round_fails(r"4 holders can take part, but `min_holders` in .* requires 5"):
         round_of(parties, transport=fewer)
     assert round_of(parties).number == 1
 
@@ -330,8 +318,7 @@ def test_after_a_round_in_which_nothing_has_changed_the_release_stands(
     """Also if some are away. Nobody is asked to seal or open anything, and no second release is
     made.
     """
-    transport = Direct(later, list(MEMBERS))
-    transport.down = set(away)
+    transport = Direct(later, MEMBERS, away)
     seen: list[str] = []
     published = run_round(
         later.federation(), transport, lambda event: seen.append(event.kind)
@@ -347,33 +334,24 @@ def test_after_a_round_in_which_nothing_has_changed_the_release_stands(
     later.federation().ledger.verify()
 
 
-def change_settings(parties: Parties, old: str, new: str) -> None:
-    path = parties.federation().folder / "coordinator.toml"
-    assert old in path.read_text()
-    path.write_text(path.read_text().replace(old, new))
-
-
 def test_other_settings_make_another_release_of_the_same_total_and_counts(
     later: Parties,
 ) -> None:
     """What was counted is used again, and nobody is asked twice; for another router nobody counts
     in this epoch.
     """
-    change_settings(later, "threshold = 0.0", 'threshold = 0.5\nfallback = "general"')
-    transport = Direct(later, list(MEMBERS))
+    later.change_settings("threshold = 0.0", 'threshold = 0.5\nfallback = "general"')
+    transport = Direct(later, MEMBERS)
     second = round_of(later, transport=transport)
     assert not kinds(transport, SealedSums)
-    first = later.federation().ledger.standing().releases[0]
+    first = later.standing.releases[0]
     assert (second.number, router(later, second)) == (2, router(later, first))
     manifests = [
-        load_release(later.federation().release_folder(number)).manifest
-        for number in (1, 2)
+        load_release(later.release_folder(number)).manifest for number in (1, 2)
     ]
     assert manifests[0]["evaluation"] == manifests[1]["evaluation"] is not None
-    change_settings(later, "ridge = 0.01", "ridge = 0.1")
-    with pytest.raises(
-        RoundFailed, match="no holder of code, law, medicine evaluated the router"
-    ):
+    later.change_settings("ridge = 0.01", "ridge = 0.1")
+    with round_fails("no holder of code, law, medicine evaluated the router"):
         round_of(later, transport=transport)
     assert (
         "counted for another router of this total"
@@ -384,16 +362,13 @@ def test_other_settings_make_another_release_of_the_same_total_and_counts(
     )
     assert not kinds(transport, SealedSums)
     assert (
-        load_release(later.federation().release_folder(third.number)).manifest[
-            "evaluation"
-        ]
-        is None
+        load_release(later.release_folder(third.number)).manifest["evaluation"] is None
     )
 
 
 def lots(transport: Direct) -> list[str]:
-    messages = [open_packet(reply).message for _, reply in transport.replies]
-    return [each.lot for each in messages if isinstance(each, SealedSums)]
+    messages = [message for _, message in transport.messages]
+    return [each.lot for each in of_kind(SealedSums, messages)]
 
 
 # One epoch, one total
@@ -405,15 +380,12 @@ def test_one_that_has_joined_waits_until_all_open_new_epochs(later: Parties) -> 
     """
     let_join(later, ["poetry"])
     transport = Direct(later, [*MEMBERS, "poetry"])
-    with pytest.raises(
-        RoundFailed,
-        match=r"would lose code, law, medicine.*law-2, medicine must open a new epoch",
+    with round_fails(
+        r"would lose code, law, medicine.*law-2, medicine must open a new epoch"
     ):
         round_of(later, transport=transport)
     assert not kinds(transport, SealedSums)
-    assert [each.number for each in later.federation().ledger.standing().releases] == [
-        1
-    ]
+    assert [each.number for each in later.standing.releases] == [1]
     later.new_epochs()
     names = [*MEMBERS, "poetry"]
     assert round_of(later, names).domains == ("code", "law", "medicine", "poetry")
@@ -425,19 +397,15 @@ def test_one_new_epoch_is_in_no_total_with_old_ones(later: Parties) -> None:
     is lost.
     """
     later.change_corpus("law-1")
-    transport = Direct(later, list(MEMBERS))
-    with pytest.raises(
-        RoundFailed, match=r"code-1, code-2, medicine must open a new epoch"
-    ):
+    transport = Direct(later, MEMBERS)
+    with round_fails(r"code-1, code-2, medicine must open a new epoch"):
         round_of(later, transport=transport)
     assert not kinds(transport, SealedSums)
     later.new_epochs("code-1", "code-2", "medicine")
     seen: list[Any] = []
-    published = run_round(later.federation(), Direct(later, list(MEMBERS)), seen.append)
-    assert {member.name for member in published.members} == set(MEMBERS) - {"law-2"}
-    assert [each.names for each in seen if isinstance(each, HoldersWaiting)] == [
-        ["law-2"]
-    ]
+    published = run_round(later.federation(), Direct(later, MEMBERS), seen.append)
+    assert names_of(published) == set(MEMBERS) - {"law-2"}
+    assert [each.names for each in of_kind(HoldersWaiting, seen)] == [["law-2"]]
 
 
 def test_some_that_have_signed_before_a_crash_sign_the_same_again(
@@ -464,7 +432,7 @@ def test_some_that_have_signed_before_a_crash_sign_the_same_again(
     ]
     assert sorted(used) == [False] * 4 + [True]
     told: list[Any] = []
-    check_round(parties.federation(), Direct(parties), told.append)
-    assert not [each for each in told if isinstance(each, HoldersWaiting)]
+    dry_run(parties, Direct(parties), told.append)
+    assert not of_kind(HoldersWaiting, told)
     round_of(parties)
     total_is_that_of(parties, MEMBERS, MEMBERS)

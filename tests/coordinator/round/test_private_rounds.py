@@ -19,7 +19,7 @@ from ridgeway.client.round.holder import PRIOR, Holder
 from ridgeway.client.round.spending import Expense
 from ridgeway.client.sums import held_out
 from ridgeway.client.sums.corpus import is_held_out
-from ridgeway.common.base.errors import InputError, RoundFailed
+from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.settings import WordFeatures
 from ridgeway.common.encoding.table_encoder import with_words
 from ridgeway.common.privacy.document_bound import DocumentSums, PrivacyMode
@@ -37,7 +37,7 @@ from ridgeway.coordinator.round.progress import (
     RouterWorse,
     Watch,
 )
-from ridgeway.coordinator.round.round import check_round, run_round
+from ridgeway.coordinator.round.round import run_round
 from ridgeway.coordinator.round.run_order import RoundWishes
 from ridgeway.coordinator.solving.private_release import NoisyAccuracy
 from ridgeway.coordinator.solving.publish import compose
@@ -47,10 +47,14 @@ from tests.support.hostile import FEATURES, MEMBERS, Hostile
 from tests.support.simulated_federation import (
     Direct,
     Parties,
+    dry_run,
     found,
+    names_of,
     no_watch,
+    of_kind,
     own_texts,
     populate,
+    round_fails,
     round_of,
 )
 
@@ -97,14 +101,12 @@ def made(fresh: Parties, tmp_path_factory: pytest.TempPathFactory) -> Parties:
 
 
 @pytest.fixture
-def new(fresh: Parties, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Parties:
-    make_haste(monkeypatch)
+def new(fresh: Parties, tmp_path: Path, haste: None) -> Parties:
     return fresh.copy(tmp_path / "parties")
 
 
 @pytest.fixture
-def parties(made: Parties, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Parties:
-    make_haste(monkeypatch)
+def parties(made: Parties, tmp_path: Path, haste: None) -> Parties:
     return made.copy(tmp_path / "parties")
 
 
@@ -236,9 +238,9 @@ def test_where_noise_leaves_no_document_no_accuracy_is_told(
         "ridgeway.coordinator.round.round.likeliest_counts", np.zeros_like
     )
     seen: list[Event] = []
-    run_round(new.federation(), Direct(new), seen.append)
-    [told] = [each for each in seen if isinstance(each, RouterEvaluated)]
-    assert (told.documents, told.accuracy, told.interval) == (0, None, None)
+    round_of(new, Direct(new), seen.append)
+    [event] = of_kind(RouterEvaluated, seen)
+    assert (event.documents, event.accuracy, event.interval) == (0, None, None)
     assert new.federation().manifest(1)["evaluation"] is None
 
 
@@ -249,14 +251,14 @@ def test_an_accuracy_under_noise_is_told_with_its_interval(
     documents it is wide.
     """
     seen: list[Event] = []
-    run_round(new.federation(), Direct(new), seen.append)
-    [told] = [each for each in seen if isinstance(each, RouterEvaluated)]
+    round_of(new, Direct(new), seen.append)
+    [event] = of_kind(RouterEvaluated, seen)
     evaluation = new.federation().manifest(1)["evaluation"]
     if evaluation is None:  # noise left no document
         return
     low, high = evaluation["interval"]
     assert (low, high) == pytest.approx(
-        told.interval, abs=0.01
+        event.interval, abs=0.01
     ) and 0 <= low <= evaluation["accuracy"] <= high <= 100
     assert set(evaluation["intervals"]) == set(evaluation["domains"])
     assert high - low > 10
@@ -296,9 +298,9 @@ def test_a_router_that_is_surely_worse_is_not_published(
         new.rewrite(name, "max_epsilon = 1.5", "max_epsilon = 9.0")
 
     def next_round(watch: Watch = no_watch) -> LedgerRelease:
-        told = measured.pop(0)
+        accuracy = measured.pop(0)
         monkeypatch.setattr(
-            "ridgeway.coordinator.round.round.noisy_accuracy", lambda *_: told
+            "ridgeway.coordinator.round.round.noisy_accuracy", lambda *_: accuracy
         )
         for name in new.homes:
             new.ready(name)
@@ -306,11 +308,9 @@ def test_a_router_that_is_surely_worse_is_not_published(
 
     assert [next_round().number, next_round().number] == [1, 2]
     seen: list[Event] = []
-    with pytest.raises(
-        RoundFailed, match=r"worse than release 0002, .* --accept-worse code"
-    ):
+    with round_fails(r"worse than release 0002, .* --accept-worse code"):
         next_round(seen.append)
-    worse = [each for each in seen if isinstance(each, RouterWorse)]
+    worse = of_kind(RouterWorse, seen)
     assert {(each.before, each.after) for each in worse} == {
         ((60.0, 92.0), (10.0, 55.0))
     }
@@ -349,10 +349,8 @@ def test_a_round_in_which_nothing_has_changed_costs_nothing(parties: Parties) ->
     before = [expenses(parties, name) for name in MEMBERS]
     transport = Direct(parties)
     assert round_of(parties, transport).number == 1
-    assert {open_packet(reply).message.kind for _, reply in transport.replies} == {
-        "offer"
-    }
-    check_round(parties.federation(), Direct(parties), no_watch)
+    assert transport.reply_kinds == {"offer"}
+    dry_run(parties)
     assert [expenses(parties, name) for name in MEMBERS] == before
 
 
@@ -401,7 +399,7 @@ def test_one_of_two_holders_of_a_domain_may_fall_away(new: Parties) -> None:
     """The release is of the others; who fell away before it signed or sent has paid nothing."""
     kind = "collect" if mode_of(new) == "columns" else "seal"
     published = round_of(new, Falling(new, kind, "law-1"))
-    assert {member.name for member in published.members} == set(MEMBERS) - {"law-1"}
+    assert names_of(published) == set(MEMBERS) - {"law-1"}
     assert expenses(new, "law-1") == []
     assert len(expenses(new, "law-2")) == 2
 
@@ -412,7 +410,7 @@ def test_fewer_members_than_carry_the_noise_open_nothing(new: Parties) -> None:
     """
     if mode_of(new) == "columns":
         pytest.skip("each holder adds all of the noise itself")
-    with pytest.raises(RoundFailed, match=r"3 of 5 members .* but 4 are needed"):
+    with round_fails(r"3 of 5 members .* but 4 are needed"):
         round_of(new, Falling(new, "seal", "law-1", "code-1"))
     assert paid(new) == {0}
     assert round_of(new).number == 1
@@ -466,16 +464,16 @@ def test_an_older_copy_of_a_holders_folder_does_not_give_the_budget_back(
         published = round_of(
             new, transport, even_unchanged=True, accept_unevaluated=DOMAINS
         )
-        assert {member.name for member in published.members} == set(MEMBERS) - {"law-1"}
+        assert names_of(published) == set(MEMBERS) - {"law-1"}
     else:  # a total without it is another one, in which the others' epochs are not
-        with pytest.raises(RoundFailed, match="older_copy"):
+        with round_fails("older_copy"):
             round_of(new, transport, even_unchanged=True, accept_unevaluated=DOMAINS)
     refused = [
         open_packet(reply).message
         for name, reply in transport.replies
         if name == "law-1"
     ]
-    assert "older_copy" in {each.code for each in refused if isinstance(each, Refusal)}
+    assert "older_copy" in {each.code for each in of_kind(Refusal, refused)}
     assert len(expenses(new, "law-1")) == 2
 
 
@@ -516,10 +514,10 @@ def test_a_release_that_does_not_follow_from_its_total_is_refused(
     monkeypatch.setattr("ridgeway.coordinator.round.round.compose", other)
     transport = Direct(new)
     round_of(new, transport)
-    refused = [open_packet(reply).message for _, reply in transport.replies]
-    assert [each.code for each in refused if isinstance(each, Refusal)] == [
-        "bad_release"
-    ] * len(MEMBERS)
+    refused = [message for _, message in transport.messages]
+    assert [each.code for each in of_kind(Refusal, refused)] == ["bad_release"] * len(
+        MEMBERS
+    )
     assert {new.holder(name).newest for name in MEMBERS} == {0}
 
 
@@ -535,10 +533,10 @@ def test_a_release_of_other_domains_than_were_solved_is_refused(
     )
     transport = Direct(new)
     round_of(new, transport)
-    refused = [open_packet(reply).message for _, reply in transport.replies]
-    assert [each.code for each in refused if isinstance(each, Refusal)] == [
-        "bad_release"
-    ] * len(MEMBERS)
+    refused = [message for _, message in transport.messages]
+    assert [each.code for each in of_kind(Refusal, refused)] == ["bad_release"] * len(
+        MEMBERS
+    )
 
 
 def asked(parties: Parties, message: Message, blobs: Sequence[Blob] = ()) -> Any:
@@ -571,11 +569,8 @@ def test_features_of_words_are_refused_on_both_sides(
 # What is summed and counted
 
 
-def test_a_long_text_is_one_document(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_long_text_is_one_document(tmp_path: Path, haste_with_changes: None) -> None:
     """Cut into pieces for the tokenizer or not: it counts once, in sums as among those held out."""
-    make_haste(monkeypatch, once=False)
     parties = settled(tmp_path, "columns")
     long = "the law says " * 20_000
     [corpus] = parties.holder("law-1").settings.corpus

@@ -37,26 +37,28 @@ from ridgeway.coordinator.deploy.supervisor import announce, write_invite
 from ridgeway.coordinator.round.federation import KEY, Federation
 from ridgeway.coordinator.round.membership import rollback
 from tests.support.commands import Workshop
-from tests.support.faults import make_haste
 from tests.support.making import fixed_identity, sign_again
-from tests.support.simulated_federation import Parties, found, populate, round_of
-
-PEOPLE = {"code": "code", "law": "law", "medicine": "medicine"}
+from tests.support.simulated_federation import (
+    ONE_EACH,
+    Parties,
+    found,
+    populate,
+    round_of,
+)
 
 
 @pytest.fixture
-def parties(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Parties:
+def parties(tmp_path: Path, haste: None) -> Parties:
     """A federation after its first round."""
-    make_haste(monkeypatch)
     made = found(tmp_path, mode="masked", address="router.example.org:9443")
-    populate(made, PEOPLE)
+    populate(made, ONE_EACH)
     create_authority(made.federation().link, ["router.example.org"])
     round_of(made)
     return made
 
 
 def another_round(parties: Parties) -> int:
-    for name in PEOPLE:
+    for name in ONE_EACH:
         parties.ready(name)
     return round_of(parties).number
 
@@ -89,7 +91,7 @@ def test_holders_follow_the_chain_from_the_key_they_pinned(parties: Parties) -> 
     assert federation.identity.public not in (first, federation.keys[1])
     assert federation.keys[0] == first
     assert federation.verify()["releases"] == 3
-    for name in PEOPLE:
+    for name in ONE_EACH:
         holder = parties.holder(name)
         assert (holder.settings.policy.coordinator, holder.coordinator) == (
             first,
@@ -227,7 +229,7 @@ def test_an_amended_release_keeps_its_chain(parties: Parties) -> None:
     old = parties.federation().identity.public
     parties.federation().renew_key()
     another_round(parties)
-    folder = parties.federation().release_folder(2)
+    folder = parties.release_folder(2)
     amend_release(
         folder, {"evaluation": None}, load_identity(parties.federation().folder / KEY)
     )
@@ -238,7 +240,7 @@ def test_a_chain_that_was_damaged_does_not_verify(parties: Parties) -> None:
     """Also one whose links were signed by somebody else."""
     old = parties.federation().identity.public
     stranger = fixed_identity(1)
-    folder = parties.federation().release_folder(1)
+    folder = parties.release_folder(1)
     sign_again(folder, stranger, {})
     forged = hand_over(fixed_identity(2), stranger, 1)
     manifest = folder / "manifest.json"
@@ -376,8 +378,8 @@ def test_the_operator_renews_and_holders_follow_by_commands(
     keep_installed(parties.federation())
     write_invite(parties.federation())
     shutil.copy(folder / "invite" / INVITE, home)  # as `init` keeps it
-    told = shop.call("coordinator", "renew", folder, "--signing-key", "--json").json
-    assert (told["after"], told["handovers"]) == (
+    facts = shop.call("coordinator", "renew", folder, "--signing-key", "--json").json
+    assert (facts["after"], facts["handovers"]) == (
         parties.federation().identity.public,
         1,
     )
@@ -386,12 +388,12 @@ def test_the_operator_renews_and_holders_follow_by_commands(
         == 2
     )
     accepted = shop.call("client", "accept", home, "--invite", folder / "invite")
-    assert (accepted.code, told["after"] in accepted.stderr) == (0, True)
+    assert (accepted.code, facts["after"] in accepted.stderr) == (0, True)
     assert shop.call("client", "members", home, "--invite", folder / "invite").code == 0
     status = shop.call("client", "status", home, "--json").json
-    assert status["coordinator"] == told["after"]
+    assert status["coordinator"] == facts["after"]
     assert [(each["whose"], each["after"]) for each in status["handovers"]] == [
-        ("the coordinator", told["after"])
+        ("the coordinator", facts["after"])
     ]
     assert "handed over to" in shop.call("client", "status", home).stderr
     assert shop.call("client", "verify", home).code == 0
@@ -405,8 +407,8 @@ def test_the_operator_renews_and_holders_follow_by_commands(
         "--coordinator-key",
     )
     words = ("client", "init", "--invite", folder / "invite", *options)
-    assert shop.call(*words, told["before"], tmp_path / "one").code == 0
-    assert shop.call(*words, told["after"], tmp_path / "two").code == 0
+    assert shop.call(*words, facts["before"], tmp_path / "one").code == 0
+    assert shop.call(*words, facts["after"], tmp_path / "two").code == 0
     assert shop.call(*words, "1" * 64, tmp_path / "three").code == 2
 
 
@@ -416,8 +418,8 @@ def test_a_holder_renews_and_is_admitted_by_commands(
     """`renew --identity` writes a card with the hand-over; `admit` knows the holder by any key."""
     shop, folder = Workshop(tmp_path), parties.federation().folder
     law = parties.homes["law"]
-    told = shop.call("client", "renew", law, "--identity", "--json").json
-    assert told["key"] == parties.holder("law").identity.public != told["before"]
+    facts = shop.call("client", "renew", law, "--identity", "--json").json
+    assert facts["key"] == parties.holder("law").identity.public != facts["before"]
     assert (
         shop.call(
             "coordinator", "admit", folder, law / "holder.pub", "--name", "other"
@@ -430,7 +432,7 @@ def test_a_holder_renews_and_is_admitted_by_commands(
         ).code
         == 0
     )
-    assert parties.federation().ledger.standing().roster["law"].key == told["key"]
+    assert parties.standing.roster["law"].key == facts["key"]
     assert "(you)" in {
         each["whose"]
         for each in shop.call("client", "status", law, "--json").json["handovers"]

@@ -7,9 +7,7 @@ from typing import Any
 
 import pytest
 
-from ridgeway.common.base.errors import RoundFailed
 from ridgeway.common.protocol.messages import SealedSums
-from ridgeway.common.protocol.packet import open_packet
 from ridgeway.common.routing.release import ROUTER
 from ridgeway.coordinator.round.ledger import MAX_TOTALS, LedgerRelease
 from ridgeway.coordinator.round.membership import remove, rollback
@@ -17,7 +15,13 @@ from ridgeway.coordinator.round.round import run_round
 from ridgeway.coordinator.round.run_order import RoundWishes
 from tests.support.corpora_on_disk import write_jsonl
 from tests.support.hostile import MEMBERS
-from tests.support.simulated_federation import Direct, Parties, no_watch, own_texts
+from tests.support.simulated_federation import (
+    Direct,
+    Parties,
+    no_watch,
+    own_texts,
+    round_fails,
+)
 
 BACK = "medicine"
 
@@ -37,20 +41,16 @@ def round_of(
 
 
 def totals(parties: Parties) -> list[Mapping[str, Any]]:
-    return [
-        entry.facts for entry in parties.federation().ledger.journal.entries("totalled")
-    ]
+    return parties.entries("totalled")
 
 
 def router(parties: Parties, number: int) -> bytes:
-    return (parties.federation().release_folder(number) / ROUTER).read_bytes()
+    return (parties.release_folder(number) / ROUTER).read_bytes()
 
 
 def sealed(transport: Direct) -> list[str]:
     return [
-        name
-        for name, each in transport.replies
-        if isinstance(open_packet(each).message, SealedSums)
+        name for name, message in transport.messages if isinstance(message, SealedSums)
     ]
 
 
@@ -74,7 +74,7 @@ def test_who_comes_back_with_a_new_epoch_is_in_with_new_epochs_of_the_others(
     for open_epoch in (False, True):
         if open_epoch:
             without.ready(BACK)
-        with pytest.raises(RoundFailed, match="law-1, law-2 must open a new epoch"):
+        with round_fails("law-1, law-2 must open a new epoch"):
             round_of(without)
     assert totals(without) == had
     for name in set(MEMBERS) - {BACK}:
@@ -90,7 +90,7 @@ def test_a_kept_total_that_loses_a_domain_gives_way_to_one_that_does_not(
     the release.
     """
     assert rollback(without.federation(), 1).published is not None
-    with pytest.raises(RoundFailed, match="would lose medicine"):
+    with round_fails("would lose medicine"):
         round_of(without, BACK, end_rollback=True)
     assert len(totals(without)) == 2
 
@@ -99,12 +99,7 @@ def test_after_a_rollback_the_kept_total_gives_the_router_again(later: Parties) 
     """Nobody seals, signs or counts anything: the kept total and its counts give the very router of
     then.
     """
-    settings = later.federation().folder / "coordinator.toml"
-    settings.write_text(
-        settings.read_text().replace(
-            "threshold = 0.0", 'threshold = 0.5\nfallback = "general"'
-        )
-    )
+    later.change_settings("threshold = 0.0", 'threshold = 0.5\nfallback = "general"')
     round_of(later)
     assert rollback(later.federation(), 1).published is not None
     made, transport = round_of(later, end_rollback=True)
@@ -132,9 +127,7 @@ def test_of_many_totals_the_newest_are_kept_and_a_removed_holder_is_in_none(
     assert len(ledger.standing().totalled_epochs) == len(MEMBERS) * (MAX_TOTALS + 2)
     ledger.erase_outdated()
     ledger.verify()
-    kept = {
-        path.stem for path in (later.federation().folder / "contributions").iterdir()
-    }
+    kept = later.sums_files()
     assert {each.digest for each in ledger.standing().totals} <= kept
     remove(later.federation(), "code-1")
-    assert not list((later.federation().folder / "contributions").iterdir())
+    assert not later.sums_files()

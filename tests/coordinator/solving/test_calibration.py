@@ -15,21 +15,17 @@ from ridgeway.common.routing.evaluation import (
 from ridgeway.common.routing.scope import SCOPE_COUNTS_SHAPE
 from ridgeway.coordinator.solving.calibration import bin_middles, fit, lowest_between
 
-DOMAINS = ("code", "law")
-
 
 def test_reliability_is_that_of_what_was_fitted() -> None:
-    """Nine of ten right at 90 to 95 % under the second temperature, which is taken; domains weigh
-    the same.
-    """
-    counts = np.zeros((2, calibration_size(2)), dtype=np.int64)
-    reliability = counts[:, : counts.shape[1] - prod(SCOPE_COUNTS_SHAPE)].reshape(
-        2, len(CURVES), 2, len(CONFIDENCE_EDGES), 2
+    """Nine of ten right at 90 to 95 % under the second temperature, which is taken."""
+    counts = np.zeros(calibration_size(2), dtype=np.int64)
+    assert fit((1.0, 2.0), counts, 2) is None
+    reliability = counts[: -prod(SCOPE_COUNTS_SHAPE)].reshape(
+        len(CURVES), 2, len(CONFIDENCE_EDGES), 2
     )
-    reliability[:, :, 0, 0] = (10, 9)
-    reliability[:, :, 1, CONFIDENCE_EDGES.index(0.9)] = (10, 9)
-    counts[1] *= 7
-    fitted = fit((1.0, 2.0), dict(zip(DOMAINS, counts, strict=True)), 2)
+    reliability[:, 0, 0] = (10, 9)
+    reliability[:, 1, CONFIDENCE_EDGES.index(0.9)] = (10, 9)
+    fitted = fit((1.0, 2.0), counts, 2)
     assert fitted is not None and fitted.temperature == 2.0
     assert [each for each in fitted.reliability if each[1]] == [(0.9, 1.0, 0.9)]
 
