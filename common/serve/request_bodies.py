@@ -447,12 +447,13 @@ def _shape(fields: dict[str, Any]) -> type[AnyGatewayRequest]:
 def _tools(fields: dict[str, Any]) -> tuple[str, ...]:
     """The names of tools, as either API writes them."""
     offered = fields.get("tools")
-    found = []
+    names = []
     for tool in offered if isinstance(offered, list) else ():
-        own = tool.get("function", tool) if isinstance(tool, dict) else {}
-        name = own.get("name") if isinstance(own, dict) else None
-        found += [name] if isinstance(name, str) else []
-    return tuple(found)
+        function = tool.get("function", tool) if isinstance(tool, dict) else None
+        name = function.get("name") if isinstance(function, dict) else None
+        if isinstance(name, str):
+            names.append(name)
+    return tuple(names)
 
 
 def _names(fields: dict[str, Any], request: Request) -> list[str]:
@@ -500,12 +501,8 @@ def _values(content: bytes) -> int:
 
 def _check_content_type(request: Request) -> None:
     """A page of another site can send a form or plain text unasked, but JSON only if it is let."""
-    found = b""
-    for name, value in request.scope["headers"]:
-        if name == b"content-type":
-            found = value
-            break
-    if found.partition(b";")[0].strip().lower() != b"application/json":
+    media_type = request.headers.get("content-type", "").partition(";")[0]
+    if media_type.strip().lower() != "application/json":
         raise Problem(
             415, "send the body as JSON, with the header Content-Type: application/json"
         )

@@ -161,7 +161,7 @@ class GatewayExperts:
     @property
     def ahead(self) -> str:
         """The domain that a chat of the word `hello` is routed to."""
-        return self.local.service.current.served.router.route("hello").best
+        return self.local.service.router.route("hello").best
 
     @property
     def chosen(self) -> Expert:

@@ -56,6 +56,16 @@ NO_DOMAIN = "none"
 _Result = TypeVar("_Result")
 
 
+def decision_headers(served: ServedRelease, decision: Decision) -> dict[str, str]:
+    """What headers tell of a decision; a domain's name may have any letters."""
+    return {
+        "x-ridgeway-domain": decision.domain or NO_DOMAIN,
+        "x-ridgeway-confidence": f"{decision.confidence:.4f}",
+        "x-ridgeway-router": decision.router,
+        "x-ridgeway-release": served.id,
+    }
+
+
 class RoutingThreads:
     """Routes with the release that is in use when a request begins, and returns it with the
     decisions.
@@ -217,6 +227,11 @@ class RoutingService:
         self.peers: PeerMetrics | None = None
         self.watchers: list[Look] = [self._watch_release]
         self._note_release()
+
+    @property
+    def router(self) -> Router:
+        """That of the release in use."""
+        return self.current.served.router
 
     async def decide(self, turns: Sequence[Turn]) -> tuple[ServedRelease, Decision]:
         """Where a prompt or a conversation should go."""

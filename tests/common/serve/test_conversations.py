@@ -309,7 +309,7 @@ def test_a_chat_with_the_fallback_stays_there(cast: GatewayMaker) -> None:
         def ask(*said: tuple[str, str]) -> tuple[str, str]:
             return answered_by(shown.local.post("/v1/chat/completions", chat(*said)))
 
-        router = shown.local.service.current.served.router
+        router = shown.local.service.router
         router.confidence = replace(
             router.confidence, threshold=0.6, fallback="generalist"
         )

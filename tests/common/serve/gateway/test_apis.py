@@ -14,6 +14,7 @@ import httpx
 import openai
 import pytest
 
+from ridgeway.common.experts.experts_file import ExpertsFile
 from ridgeway.common.http.access_rules import AccessRules, make_rules
 from ridgeway.common.http.api_keys import KeyRing, add_key
 from ridgeway.common.serve.gateway.gateway import Gateway
@@ -102,7 +103,7 @@ def apis(release: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ap
     experts = openai_expert("code"), anthropic_expert("law"), expert_of_both("both")
     folder = tmp_path_factory.mktemp("apis")
     (folder / "both.key").write_text("sk-both")
-    settings = (
+    settings: Any = (
         {},
         ANTHROPIC,
         {**BOTH_APIS, "domains": ["médecine"], "api_key_file": "both.key"},
@@ -540,7 +541,7 @@ def test_a_response_goes_on_where_the_one_before_it_lies(fleet: Fleet) -> None:
     assert client.responses.create(**request).output_text == "law answers 1"
     with pytest.raises(openai.NotFoundError, match="there is no resp_elsewhere"):
         client.responses.create(**request, previous_response_id="resp_elsewhere")
-    named = {"model": "code", "input": "x", "previous_response_id": first.id}
+    named: Any = {"model": "code", "input": "x", "previous_response_id": first.id}
     assert client.responses.create(**named).output_text
 
 
@@ -597,7 +598,7 @@ def test_whose_a_response_is_outlasts_a_restart(
         def ask(key: str, **body: Any) -> int:
             """Of a service that has just been started."""
             service = RoutingService(ReleaseSource(release))
-            gateway = Gateway(service, file, responses=responses)
+            gateway = Gateway(service, ExpertsFile(file), responses=responses)
             rules = AccessRules(KeyRing(keys))
             with running(create_app(service, gateway=gateway, rules=rules)) as url:
                 asked = {"model": "auto", "input": LAW, **body}

@@ -83,7 +83,7 @@ def test_a_conversation_stays_by_either_way_of_deciding(
     """And an abstention names the fallback."""
     with cast() as shown, served(release, None) as alone:
         for local in (shown.local, alone):
-            router = local.service.current.served.router
+            router = local.service.router
             router.confidence = replace(
                 router.confidence, threshold=0.6, fallback="generalist"
             )
@@ -194,7 +194,7 @@ def test_rules_come_before_the_router(
     with cast() as shown, served(release, None) as alone:
         for local in (shown.local, alone):
             local.service.rules = rules
-            rules.check(local.service.current.served.router)
+            rules.check(local.service.router)
             assert told(
                 local.post("/v1/decide", chat("see Ticket-12 " + LONG["law"]))
             ) == ("code", "rule")

@@ -358,7 +358,7 @@ def test_an_abstention_is_counted_under_no_domain(
 ) -> None:
     """Nor is the domain ahead named in a header; its fallback is, if it has one."""
     service = RoutingService(ReleaseSource(release), watch_s=0)
-    router = service.current.served.router
+    router = service.router
     router.confidence = replace(
         router.confidence, scope=Scope(1.0, 0.0, 0.0, 1.0), fallback=fallback
     )
