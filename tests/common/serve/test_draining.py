@@ -12,7 +12,6 @@ from threading import Semaphore
 
 import httpx
 import pytest
-from fastapi import FastAPI
 
 from tests.support.fake_expert import (
     CHUNKED,
@@ -37,13 +36,14 @@ from tests.support.serving import (
 )
 from tests.support.waiting import wait_for, wait_for_end
 
+DOMAINS = ("code", "law")
+
 
 @contextlib.contextmanager
 def served(folder: Path, expert: Expert, **settings: float) -> Iterator[Serving]:
-    release_of(folder / "release", ["code", "law"])
-    file = write_experts(
-        folder / "experts.toml", {"code": expert.url, "law": expert.url}
-    )
+    release_of(folder / "release", DOMAINS)
+    urls = dict.fromkeys(DOMAINS, expert.url)
+    file = write_experts(folder / "experts.toml", urls)
     with Serving(
         folder, folder / "release", "--experts", file, settings=settings
     ) as serving:
@@ -112,14 +112,6 @@ def test_a_stream_that_is_cut_ends_with_an_error_and_a_last_chunk(
         )
 
 
-api = FastAPI()
-
-
-@api.get("/")
-async def hello() -> str:
-    return "hello"
-
-
 def test_no_stream_is_dropped_over_twenty_releases(tmp_path: Path) -> None:
     """Streams that began under the first release get every word while twenty others take its
     place.
@@ -137,16 +129,16 @@ def test_no_stream_is_dropped_over_twenty_releases(tmp_path: Path) -> None:
         asked.chunk(b"")
 
     release = tmp_path / "release"
-    release_of(release, ["code", "law"])
+    release_of(release, DOMAINS)
     with Expert(a_word_for_each_release) as expert:
         file = tmp_path / "experts.toml"
-        file.write_text(experts_toml({"code": expert.url, "law": expert.url}))
+        file.write_text(experts_toml(dict.fromkeys(DOMAINS, expert.url)))
         with local_service(release, file) as local, contextlib.ExitStack() as stack:
             opened = [stack.enter_context(local.streamed()) for _ in range(streams)]
             readers = [tokens_of(each.iter_lines()) for each in opened]
             assert {word_of(next(reader)) for reader in readers} == {"begun"}
             for turn in range(turns):
-                taken = release_of(release, ["code", "law"], strength=200 + turn)
+                taken = release_of(release, DOMAINS, strength=200 + turn)
                 current = local.service.current
                 wait_for("the release is taken", lambda: current.served.id == taken)  # noqa: B023
                 for _ in range(streams):

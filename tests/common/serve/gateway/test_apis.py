@@ -296,12 +296,15 @@ def test_a_stream_that_breaks_is_an_error_of_the_clients_own_api(fleet: Fleet) -
             if len(heard) == 2:
                 expert.last().was_read.set()
     assert heard == ["content_block_delta"] * 2
-    with (
-        openai_client(local) as other,
-        pytest.raises(openai.APIError, match="broke off"),
-    ):
-        for _ in other.responses.create(model="code", input="x", stream=True):
-            expert.last().was_read.set()
+    with openai_client(local) as other:
+        creates: list[tuple[Any, Any]] = [
+            (other.responses.create, {"model": "code", "input": "x"}),
+            (other.chat.completions.create, chat("code", "x")),
+        ]
+        for create, body in creates:
+            with pytest.raises(openai.APIError, match="broke off"):
+                for _ in create(**body, stream=True):
+                    expert.last().was_read.set()
 
 
 # Whose API

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
 from dataclasses import replace
 from pathlib import Path
 
-import httpx
 import pytest
+from starlette.testclient import TestClient
 
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.settings import DEFAULT, Confidence
@@ -176,23 +174,13 @@ def test_metrics_and_activity_tell_of_drift(
     """Share and alarm for Prometheus; the same for the page."""
     monkeypatch.setattr(drift_module, "LOW_BELOW", 2.0)
 
-    async def asked() -> tuple[str, dict[str, object]]:
-        service = RoutingService(ReleaseSource(folder), watch_s=0)
-        transport = httpx.ASGITransport(create_app(service))
-        async with (
-            httpx.AsyncClient(
-                transport=transport, base_url="http://127.0.0.1"
-            ) as client,
-            service.running(),
-        ):
-            for _ in range(MIN_PROMPTS_FOR_ALARM):
-                reply = await client.post("/v1/route", json={"prompt": PROMPT})
-                assert reply.status_code == 200, reply.text
-            metrics = await client.get("/metrics")
-            activity = await client.get("/v1/activity")
-            return metrics.text, json.loads(activity.text)["drift"]
-
-    metrics, drift = asyncio.run(asked())
+    service = RoutingService(ReleaseSource(folder), watch_s=0)
+    with TestClient(create_app(service), base_url="http://127.0.0.1") as client:
+        for _ in range(MIN_PROMPTS_FOR_ALARM):
+            reply = client.post("/v1/route", json={"prompt": PROMPT})
+            assert reply.status_code == 200, reply.text
+        metrics = client.get("/metrics").text
+        drift = client.get("/v1/activity").json()["drift"]
     figures = dict(
         line.split(" ")
         for line in metrics.splitlines()

@@ -216,6 +216,11 @@ def _json(value: dict[str, Any]) -> dict[str, Any]:
         (b'{"prompts": [null]}', "prompts.0"),
         (b'{"messages": []}', "messages"),
         (b'{"messages": [{"content": "a"}]}', "messages.0.role"),
+        (
+            b'{"prompts": [' + b'"a",' * _MAX_PROMPTS + b'"a"]}',
+            f"at most {_MAX_PROMPTS}",
+        ),
+        (b'{"messages": [{"role": "user", "content": 7}]}', "messages.0.content: "),
         (b'{"prompt": "zyzzyva", "explain": "yes"}', "explain"),
         (b'{"prompt": "a", "zyzzyva": 1}', "zyzzyva"),
     ],
@@ -238,13 +243,6 @@ def test_a_body_that_cannot_be_used_gets_one_clear_sentence(
     assert error["type"] == "invalid_request_error"
 
 
-def test_too_many_prompts_are_refused(client: TestClient) -> None:
-    """The limit is said."""
-    answer = client.post("/v1/route", json={"prompts": ["a"] * (_MAX_PROMPTS + 1)})
-    assert answer.status_code == 400
-    assert str(_MAX_PROMPTS) in complaint_of(answer.json())["message"]
-
-
 def test_a_body_of_many_mistakes_is_refused_at_the_first(client: TestClient) -> None:
     """To find all of them would hold everybody up; a hundred thousand are refused as quickly as
     one.
@@ -258,14 +256,6 @@ def test_a_body_of_many_mistakes_is_refused_at_the_first(client: TestClient) -> 
             {"messages": [{"role": "user", "content": [1] * 1000}]}
         )
     assert caught.value.error_count() < 5
-
-
-def test_a_wrong_part_of_a_message_is_named_by_its_field(client: TestClient) -> None:
-    """Not by the kinds that it was read as."""
-    answer = client.post(
-        "/v1/route", json={"messages": [{"role": "user", "content": 7}]}
-    )
-    assert complaint_of(answer.json())["param"] == "messages.0.content"
 
 
 @pytest.mark.parametrize("most", [MAX_EXPLAINED_CHARACTERS, 0])
@@ -318,10 +308,10 @@ def test_of_a_long_text_beginning_and_end_are_routed_and_the_decision_says_so(
 def test_other_methods_and_addresses_are_errors_of_the_same_shape(
     client: TestClient, method: str
 ) -> None:
-    assert client.request(method, "/v1/route").status_code == 405
-    assert client.request(method, "/v1/nothing").status_code == 404
-    complaint_of(client.request(method, "/v1/route").json())
-    complaint_of(client.request(method, "/v1/nothing").json())
+    for path, status in (("/v1/route", 405), ("/v1/nothing", 404)):
+        answer = client.request(method, path)
+        assert answer.status_code == status
+        complaint_of(answer.json())
 
 
 def test_a_mistake_of_the_server_tells_nothing(
@@ -363,10 +353,9 @@ def test_an_abstention_is_counted_under_no_domain(
         router.confidence, scope=Scope(1.0, 0.0, 0.0, 1.0), fallback=fallback
     )
     with TestClient(create_app(service), base_url="http://127.0.0.1") as client:
-        assert (
-            client.post("/v1/route", json={"prompt": SECRET}).json()["domain"]
-            == fallback
-        )
+        routed = client.post("/v1/route", json={"prompt": SECRET}).json()
+        assert (routed["domain"], routed["abstained"]) == (fallback, True)
+        assert routed["best"] in DOMAINS
         told = client.post(
             "/v1/decide", json={"prompt": SECRET, "model": "auto"}
         ).headers
@@ -374,10 +363,9 @@ def test_an_abstention_is_counted_under_no_domain(
             name,
             "abstained",
         )
-        assert (
-            f'ridgeway_decisions_total{{domain="{name}"}} 2.0'
-            in client.get("/metrics").text
-        )
+        metrics = client.get("/metrics").text
+    assert f'ridgeway_decisions_total{{domain="{name}"}} 2.0' in metrics
+    assert "ridgeway_abstentions_total 2.0" in metrics
 
 
 def test_what_is_decided_is_counted(client: TestClient, router: Router) -> None:
@@ -400,16 +388,3 @@ def test_what_is_decided_is_counted(client: TestClient, router: Router) -> None:
             counted[domain] = counted.get(domain, 0) + count
     assert counted == {domain: best.count(domain) for domain in set(best)}
     assert SECRET not in metrics + str(activity)
-
-
-def test_an_abstention_is_said_and_counted(release: Path) -> None:
-    """With a threshold that nothing reaches, every prompt goes to the fallback."""
-    source = ReleaseSource(
-        release, changes={"threshold": 1.0, "fallback": "generalist"}
-    )
-    app = create_app(RoutingService(source, watch_s=0))
-    with TestClient(app, base_url="http://127.0.0.1") as strict:
-        answer = strict.post("/v1/route", json={"prompt": "hm"}).json()
-        assert (answer["domain"], answer["abstained"]) == ("generalist", True)
-        assert answer["best"] in DOMAINS
-        assert "ridgeway_abstentions_total 1.0" in strict.get("/metrics").text
