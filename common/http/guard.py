@@ -111,20 +111,20 @@ def cross_origin_headers(origin: bytes) -> _Headers:
     ]
 
 
-OWN_HEADERS = frozenset(
+GUARD_HEADERS = frozenset(
     name for name, _ in [*SECURITY_HEADERS, TLS_ONLY, *cross_origin_headers(b"")]
 ) - {b"vary"}
 
 
 def with_security_headers(
-    headers: Iterable[tuple[bytes, bytes]], own: _Headers
+    headers: Iterable[tuple[bytes, bytes]], added: _Headers
 ) -> _Headers:
     """The headers of an answer and our own; ours replace its own, but an answer may say how long to
     keep it.
     """
-    theirs = [header for header in headers if header[0] not in OWN_HEADERS]
-    says_how_long = any(name == b"cache-control" for name, _ in theirs)
-    return theirs + own if says_how_long else [*theirs, *own, NO_STORE]
+    kept = [header for header in headers if header[0] not in GUARD_HEADERS]
+    says_how_long = any(name == b"cache-control" for name, _ in kept)
+    return kept + added if says_how_long else [*kept, *added, NO_STORE]
 
 
 class RequestGuard:
@@ -264,11 +264,11 @@ class RequestGuard:
             is_foreign = False
             answer.headers = [*self._headers, *cross_origin_headers(origin)]
         else:
-            own = {b"https://" + host}
+            own_origins = {b"https://" + host}
             if not rules.tls:
-                own.add(b"http://" + host)
+                own_origins.add(b"http://" + host)
             # if a proxy speaks TLS for us, its own pages come by https
-            is_foreign = origin not in own
+            is_foreign = origin not in own_origins
         if is_foreign:
             raise RefusedRequest(
                 "origin",
@@ -478,7 +478,7 @@ class RequestCounter:
                 "seconds": round(seconds, 6),
                 "request_id": request.id,
                 "key": request.key,
-                **request.told,
+                **request.log_fields,
                 **({} if error is None else {"error": error}),
             }
             log.log(level, "answered", extra={FIELDS: fields})

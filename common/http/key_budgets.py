@@ -313,24 +313,19 @@ def _check(
     over = budget.exceeded(spent)
     if over is None:
         return
-    headers = budget.headers(spent, reset_s)
-    if budget.is_reserved(spent, reserved):
-        raise RefusedRequest(
-            "budget",
-            429,
-            "the rest of this key's budget is reserved by its requests in flight; try "
-            "again soon",
-            code="budget_reserved",
-            headers={**headers, "retry-after": "1"},
-        )
-    raise RefusedRequest(
-        "budget",
-        429,
+    code, wait_s = "budget_spent", reset_s
+    words = (
         f"the budget of this key is spent: {over} this {budget.window}; it resets in "
-        f"{reset_s} s",
-        code="budget_spent",
-        headers={**headers, "retry-after": str(reset_s)},
+        f"{reset_s} s"
     )
+    if budget.is_reserved(spent, reserved):
+        code, wait_s = "budget_reserved", 1
+        words = (
+            "the rest of this key's budget is reserved by its requests in flight; try "
+            "again soon"
+        )
+    headers = budget.headers(spent, reset_s) | {"retry-after": str(wait_s)}
+    raise RefusedRequest("budget", 429, words, code=code, headers=headers)
 
 
 def _reserved(

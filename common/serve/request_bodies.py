@@ -103,10 +103,6 @@ ChatMessages = Annotated[
 ]
 
 
-def _chat_turns(messages: list[ChatMessage]) -> list[Turn]:
-    return weighted_turns([(message.role, message.text) for message in messages])
-
-
 class WantedDecisions(NamedTuple):
     """What is to be routed, cut to its size; `prompts` if there were many."""
 
@@ -158,7 +154,7 @@ class RouteRequest(BaseModel):
             turns = (
                 [Turn(self.prompt or "", 1.0)]
                 if self.messages is None
-                else _chat_turns(self.messages)
+                else weighted_turns([(chat.role, chat.text) for chat in self.messages])
             )
             texts = [cut_turns(turns if self.after is None else turns[:1])]
         hold(sum([getsizeof(turn.text) for turns, _ in texts for turn in turns]))
@@ -220,7 +216,16 @@ class CompletionRequest(GatewayRequest):
     stream: StrictBool | None = None
 
     def turns(self) -> list[Turn]:
-        return _equal_turns(self.prompt)
+        """Texts as turns of equal weight."""
+        prompt = self.prompt
+        texts = [prompt] if isinstance(prompt, str) else prompt[:MAX_ROUTED_TEXTS]
+        if not isinstance(texts[0], str):
+            words = (
+                "token ids cannot be routed; give texts, or the name of an expert as"
+                " model"
+            )
+            raise Problem(400, words, param="prompt", code="tokens")
+        return [Turn(str(text), 1.0) for text in texts]
 
 
 class EmbeddingRequest(GatewayRequest):
@@ -229,17 +234,6 @@ class EmbeddingRequest(GatewayRequest):
     """
 
     input: Prompt
-
-
-def _equal_turns(value: str | list[Any]) -> list[Turn]:
-    """Texts as turns of equal weight."""
-    texts = [value] if isinstance(value, str) else value[:MAX_ROUTED_TEXTS]
-    if not isinstance(texts[0], str):
-        words = (
-            "token ids cannot be routed; give texts, or the name of an expert as model"
-        )
-        raise Problem(400, words, param="prompt", code="tokens")
-    return [Turn(text, 1.0) for text in texts]
 
 
 class MessagesTurn(ChatMessage):

@@ -63,14 +63,14 @@ class ConnectedExperts:
     choosers: dict[str | None, ExpertChooser] = field(default_factory=dict)
 
     def chooser(self, router: Router) -> ExpertChooser:
-        found = self.choosers.get(router.release)
-        if found is None:
-            found = ExpertChooser(
+        chooser = self.choosers.get(router.release)
+        if chooser is None:
+            chooser = ExpertChooser(
                 self.experts, router.domains, self.table or router.quality
             )
             self.choosers.clear()
-            self.choosers[router.release] = found
-        return found
+            self.choosers[router.release] = chooser
+        return chooser
 
     def chain(self, steps: Iterable[FallbackStep]) -> Chain:
         return [(step, self.links[step.expert]) for step in steps]
@@ -109,13 +109,13 @@ class ForwardingPlan:
         Then the domain's other experts are asked, or whom the file lets answer for that reason;
         raises Problem if there are none.
         """
-        chain = [each for each in self.chain if api in each[1].expert.apis]
+        chain = [entry for entry in self.chain if api in entry[1].expert.apis]
         if api in self.first.expert.apis:
             return self.first, chain, []
         tried = [TriedExpert(self.first, "api", None)]
         for link in self.peers:
             if api in link.expert.apis:
-                return link, [each for each in chain if each[1] is not link], tried
+                return link, [entry for entry in chain if entry[1] is not link], tried
         for number, (step, link) in enumerate(chain, 1):
             if "api" in step.on:
                 return link, chain[number:], tried

@@ -301,8 +301,8 @@ class Gateway:
         link, chain, tried = plan.speaking(api_of(endpoint))
         asking = expert_request(link, body, endpoint, plan.only)
         if (account := current_request().account) is not None:
-            links = [link, *(each for _, each in chain)]
-            cost = max(asking.most.cost(each.expert) for each in links)
+            links = [link, *(later for _, later in chain)]
+            cost = max(asking.most.cost(candidate.expert) for candidate in links)
             try:
                 account.reserve(sum(asking.most), cost)
             except RefusedRequest as refused:
@@ -310,8 +310,10 @@ class Gateway:
                 raise
         while True:
             headers = plan.headers_for(link, tried)
-            told = {"expert": link.shown, "reason": headers["x-ridgeway-reason"]}
-            current_request().told.update(told)
+            current_request().log_fields |= {
+                "expert": link.shown,
+                "reason": headers["x-ridgeway-reason"],
+            }
             answer: WholeAnswer | StreamAnswer | None
             try:
                 is_last = not any("down" in step.on for step, _ in chain)
@@ -339,7 +341,7 @@ class Gateway:
             elif failure is not None:
                 raise failure.problem(
                     headers,
-                    [each.failure for each in tried if each.failure is not None],
+                    [failed.failure for failed in tried if failed.failure is not None],
                 )
             elif response is not None:
                 if plan.assignment is not None:
@@ -381,7 +383,7 @@ class Gateway:
         if isinstance(answer, StreamAnswer):
             watch = StreamedUsage()
             began = answer.first
-            answer.attempt.facts = lambda: span_facts(began, watch.found)
+            answer.attempt.facts = lambda: span_facts(began, watch.usage)
             note = self._noting(len(asking.body))
             return StreamRelay(
                 answer,
@@ -389,7 +391,7 @@ class Gateway:
                 self._service.metrics.streams,
                 without_usage if asking.hides_usage else bytes,
                 watch.feed,
-                lambda: note(link, watch.found, watch.events),
+                lambda: note(link, watch.usage, watch.events),
             )
         if answer.status < 400:
             guess = len(answer.body) // BYTES_PER_TOKEN

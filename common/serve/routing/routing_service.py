@@ -254,7 +254,7 @@ class RoutingService:
 
     def note(self, served: ServedRelease, decision: Decision, seconds: float) -> None:
         """Count a decision."""
-        current_request().told["router"] = decision.router
+        current_request().log_fields["router"] = decision.router
         self._count([decision], seconds)
         self.drift.observe(served, [decision])
 
@@ -323,8 +323,8 @@ class RoutingService:
         ):
             metric.set(math.nan if share is None else share)
         self.metrics.alarm.set(drift["alarm"])
-        own = self.metrics.exposition()
-        return own if self.peers is None else self.peers.merged(own)
+        content = self.metrics.exposition()
+        return content if self.peers is None else self.peers.merged(content)
 
     def share_metrics(self, peers: PeerMetrics) -> None:
         """From now on, what this and the other workers count is told together."""

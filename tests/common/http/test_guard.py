@@ -338,7 +338,7 @@ def test_elsewhere_any_name_is_taken_unless_some_are_given(keyed: Keyed) -> None
 @pytest.mark.parametrize("origin", ["http://localhost:8080", "https://localhost:8080"])
 def test_the_services_own_page_may_ask(origin: str) -> None:
     """Also if a proxy speaks TLS for the service."""
-    asked = {"method": "POST", "headers": {"origin": origin}, "body": [b"x"]}
+    asked: Any = {"method": "POST", "headers": {"origin": origin}, "body": [b"x"]}
     assert Door(AccessRules()).ask(**asked).status == 200
 
 

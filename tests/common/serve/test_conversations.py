@@ -204,24 +204,13 @@ def test_two_chats_are_told_apart_by_all_that_was_said_before() -> None:
         ("user", "hi"),
         ("assistant", "Hello!"),
     ]
-    law = found_by(*start, ("user", "a contract"), ("assistant", "Yes."))
-    assert law == exchange_of([*start, ("user", "a contract")]).noted_as
-    assert law != found_by(*start, ("user", "a neural network"), ("assistant", "Yes."))
-    assert law != found_by(
-        *start[:2], ("assistant", "Hey"), ("user", "a contract"), ("assistant", "Yes.")
-    )
-    assert law != found_by(
-        ("system", "Be brief."),
-        *start[1:],
-        ("user", "a contract"),
-        ("assistant", "Yes."),
-    )
-    assert law == found_by(
-        ("system", "It is 10:03."),
-        *start[1:],
-        ("user", "a contract"),
-        ("assistant", "Yes."),
-    )
+    contract: list[Message] = [("user", "a contract"), ("assistant", "Yes.")]
+    law = found_by(*start, *contract)
+    assert law == exchange_of([*start, contract[0]]).noted_as
+    assert law != found_by(*start, ("user", "a neural network"), contract[1])
+    assert law != found_by(*start[:2], ("assistant", "Hey"), *contract)
+    assert law != found_by(("system", "Be brief."), *start[1:], *contract)
+    assert law == found_by(("system", "It is 10:03."), *start[1:], *contract)
 
 
 def test_what_a_coding_agent_adds_decides_nothing() -> None:

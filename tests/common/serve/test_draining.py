@@ -5,7 +5,6 @@ so.
 from __future__ import annotations
 
 import contextlib
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Semaphore
@@ -34,7 +33,7 @@ from tests.support.serving import (
     word_of,
     write_experts,
 )
-from tests.support.waiting import wait_for, wait_for_end
+from tests.support.waiting import wait_for
 
 DOMAINS = ("code", "law")
 
@@ -65,8 +64,7 @@ def test_what_is_under_way_is_finished_and_readiness_fails_first(
         with serving.streamed("code") as stream:
             events = tokens_of(stream.iter_lines())
             assert word_of(next(events)) == WORDS[0]
-            assert serving.process is not None
-            serving.process.send_signal(signal.SIGTERM)
+            serving.ask_to_end()
             with httpx.Client(base_url=serving.url, trust_env=False) as other:
                 wait_for(
                     "readiness fails", lambda: other.get("/readyz").status_code == 503
@@ -82,10 +80,7 @@ def test_what_is_under_way_is_finished_and_readiness_fails_first(
                 steps.release()
             assert [word_of(event) for event in events] == [*WORDS[1:], "[DONE]"]
         serving.http.close()
-        assert (
-            wait_for_end(serving.process, patience_s=20.0, details=lambda: serving.said)
-            == 0
-        )
+        assert serving.exit_code() == 0
 
 
 @pytest.mark.slow
@@ -102,14 +97,10 @@ def test_a_stream_that_is_cut_ends_with_an_error_and_a_last_chunk(
         with serving.streamed("code") as stream:
             events = tokens_of(stream.iter_lines())
             assert [word_of(next(events)) for _ in range(2)] == list(WORDS[:2])
-            assert serving.process is not None
-            serving.process.send_signal(signal.SIGTERM)
+            serving.ask_to_end()
             last = list(events)  # raises if the answer is not ended as HTTP wants it
             assert [event["error"]["code"] for event in last] == ["stopping"]
-        assert (
-            wait_for_end(serving.process, patience_s=20.0, details=lambda: serving.said)
-            == 0
-        )
+        assert serving.exit_code() == 0
 
 
 def test_no_stream_is_dropped_over_twenty_releases(tmp_path: Path) -> None:

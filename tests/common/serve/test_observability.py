@@ -431,7 +431,7 @@ def test_what_tells_no_usage_counts_nothing(body: bytes) -> None:
     assert whole_usage(body) is None
     watch = StreamedUsage()
     watch.feed(b"data: " + body + b"\n\n")
-    assert watch.found is None
+    assert watch.usage is None
 
 
 def test_numbers_that_cannot_be_are_not_counted() -> None:

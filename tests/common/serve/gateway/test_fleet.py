@@ -377,18 +377,11 @@ def test_nothing_ends_silently_while_addresses_are_killed_and_releases_change(
                 running[port] = start_expert(port)
                 wait_for(lambda port=port: _answers(port), "the expert is back")  # type: ignore[misc]
             stop.set()
-            counts, streams = (
-                [each.result() for each in asking],
-                [each.result() for each in streaming],
-            )
-            failed = local.counted(
-                "expert_requests_total", expert="law", outcome="failed"
-            )
-            unreachable = local.counted(
-                "expert_requests_total", expert="law", outcome="unreachable"
-            )
-            broken = local.counted(
-                "expert_requests_total", expert="law", outcome="broken_off"
+            counts = [each.result() for each in asking]
+            streams = [each.result() for each in streaming]
+            failed, unreachable, broken = (
+                local.counted("expert_requests_total", expert="law", outcome=outcome)
+                for outcome in ("failed", "unreachable", "broken_off")
             )
         assert {status for each in counts for status in each} == {200}, counts
         assert failed + unreachable > 0, (
@@ -464,7 +457,7 @@ def test_the_last_resort_is_the_address_that_was_left_alone_first() -> None:
     with pytest.raises(ExpertFailure):
         link.begin()
     attempt = link.begin(is_last=True)
-    attempt.heard()
+    attempt.answer_began()
     attempt.end("ok", True)
     assert link.addresses[1].state == "up" and link.begin().address.number == 2
     single = link_of(clock, 1)
