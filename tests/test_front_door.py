@@ -57,6 +57,7 @@ SERVICE = """
 from dataclasses import fields
 from importlib.metadata import requires
 from pathlib import Path
+from ridgeway.common.experts.experts_file import ExpertsFile
 from ridgeway.common.serve.http_app import create_app
 from ridgeway.common.serve.gateway.gateway import Gateway
 from ridgeway.common.serve.routing.current_release import ReleaseSource
@@ -65,7 +66,7 @@ service = RoutingService(ReleaseSource(Path(RELEASE)))
 experts = Path(RELEASE).with_name("experts.toml")
 expert = 'fallback = "x"\\n[experts.x]\\nbase_url = "http://127.0.0.1:9/v1"\\nmodel = "x"\\n'
 experts.write_text(expert)
-create_app(service, gateway=Gateway(service, experts))
+create_app(service, gateway=Gateway(service, ExpertsFile(experts)))
 service.threads.close()
 said = []
 """

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from ridgeway.common.cli.terminal import step
 from ridgeway.common.http.access_rules import is_loopback, make_rules
+from ridgeway.common.http.log_lines import set_up_logs
 from ridgeway.common.http.page_app import PageParts, create_page_app
 from ridgeway.common.http.server import Address, bind_sockets, find_certificate, run
 
@@ -34,5 +35,6 @@ def serve_page(
             "unencrypted",
         )
     step("showing", address.url, "stop it with Ctrl-C")
+    set_up_logs("text", "warning")
     watched = [address.certificate.watch] if address.certificate else []
     run(create_page_app(parts, rules, watched), sockets, address.certificate)

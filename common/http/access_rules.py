@@ -61,9 +61,6 @@ def make_rules(
     *,
     usage: Path | None = None,
     rate: float | None = None,
-    max_body_mib: float = 4.0,
-    max_requests: int = 2048,
-    max_held_mib: float = MAX_HELD_BYTES / 1024**2,
     hosts: Iterable[str] = (),
     origins: Iterable[str] = (),
     tls: bool = False,
@@ -90,9 +87,6 @@ def make_rules(
         hosts=allowed_hosts(host, hosts),
         origins=frozenset(map(plain_origin, origins)),
         tls=tls,
-        max_body_bytes=int(max_body_mib * 1024**2),
-        max_requests=max_requests,
-        max_held_bytes=int(max_held_mib * 1024**2),
     )
 
 

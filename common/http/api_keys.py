@@ -96,8 +96,8 @@ class KeysFile(BaseModel):
     @field_validator("keys")
     @classmethod
     def _each_once(cls, keys: list[KeyRecord]) -> list[KeyRecord]:
-        if len({each.name for each in keys}) < len(keys) or len(
-            {each.sha256 for each in keys}
+        if len({entry.name for entry in keys}) < len(keys) or len(
+            {entry.sha256 for entry in keys}
         ) < len(keys):
             raise ValueError("duplicate name or hash")
         return keys
@@ -153,7 +153,7 @@ def add_key(
     path.parent.mkdir(parents=True, exist_ok=True)
     with _exclusive_lock(path.parent):
         known = read_keys(path) if path.exists() else []
-        if any(each.name == name for each in known):
+        if any(entry.name == name for entry in known):
             raise InputError(
                 f"a key named {name} exists; revoke it first, or choose another name"
             )
@@ -172,9 +172,9 @@ def revoke_key(path: Path, name: str) -> None:
         read_keys(path)  # says so
     with _exclusive_lock(path.parent):
         known = read_keys(path)
-        left = [each for each in known if each.name != name]
+        left = [entry for entry in known if entry.name != name]
         if len(left) == len(known):
-            names = ", ".join(each.name for each in known) or "no keys at all"
+            names = ", ".join(entry.name for entry in known) or "no keys at all"
             raise InputError(f"there is no key named {name}; the file has {names}")
         _write(path, left)
 
@@ -220,11 +220,11 @@ class KeyRing:
         close.
         """
         digest = hashlib.sha256(presented).digest()
-        found = None
+        match = None
         for held, record in self._held:
             if hmac.compare_digest(held, digest):
-                found = record
-        return found
+                match = record
+        return match
 
     def watch(self) -> None:
         """Take the file as it is now, if it has changed."""
@@ -253,4 +253,4 @@ class KeyRing:
 
 
 def _held(records: list[KeyRecord]) -> tuple[tuple[bytes, KeyRecord], ...]:
-    return tuple((bytes.fromhex(each.sha256), each) for each in records)
+    return tuple((bytes.fromhex(entry.sha256), entry) for entry in records)

@@ -42,7 +42,6 @@ from ridgeway.common.http.log_lines import FIELDS
 from ridgeway.common.http.request_context import (
     HeldBytes,
     Holding,
-    RequestContext,
     begin_request,
     current_request,
 )
@@ -112,25 +111,20 @@ def cross_origin_headers(origin: bytes) -> _Headers:
     ]
 
 
-OWN_HEADERS = frozenset(
+GUARD_HEADERS = frozenset(
     name for name, _ in [*SECURITY_HEADERS, TLS_ONLY, *cross_origin_headers(b"")]
 ) - {b"vary"}
 
 
 def with_security_headers(
-    headers: Iterable[tuple[bytes, bytes]], own: _Headers
+    headers: Iterable[tuple[bytes, bytes]], added: _Headers
 ) -> _Headers:
     """The headers of an answer and our own; ours replace its own, but an answer may say how long to
     keep it.
     """
-    theirs = []
-    said = False
-    for each in headers:
-        name = each[0]
-        if name not in OWN_HEADERS:
-            theirs.append(each)
-            said = said or name == b"cache-control"
-    return theirs + own if said else [*theirs, *own, NO_STORE]
+    kept = [header for header in headers if header[0] not in GUARD_HEADERS]
+    says_how_long = any(name == b"cache-control" for name, _ in kept)
+    return kept + added if says_how_long else [*kept, *added, NO_STORE]
 
 
 class RequestGuard:
@@ -169,7 +163,7 @@ class RequestGuard:
         headers: RequestHeaders = dict(scope["headers"])
         request = begin_request(headers)
         try:
-            await self._serve(scope, receive, send, headers, request)
+            await self._serve(scope, receive, send, headers)
         finally:
             if request.account is not None:
                 request.account.close()
@@ -180,9 +174,9 @@ class RequestGuard:
         receive: Receive,
         send: Send,
         headers: RequestHeaders,
-        request: RequestContext,
     ) -> None:
         began = time.perf_counter()
+        request = current_request()
         answer = GuardedAnswer(send, self._headers, request.id, scope["path"])
         try:
             self._check_caller(scope, headers, answer)
@@ -210,8 +204,7 @@ class RequestGuard:
                 )
             check_length(headers.get(b"content-length"), self._rules.max_body_bytes)
         except RefusedRequest as refused:
-            seconds = time.perf_counter() - began
-            self._counter.turned_away(refused, seconds, request)
+            self._counter.turned_away(refused, time.perf_counter() - began)
             await answer.say(refused, scope, receive)
             return
         holding = request.holding = Holding(self.held)
@@ -241,7 +234,7 @@ class RequestGuard:
         finally:
             self._serving -= 1
             holding.let_go()
-        self._counter.served(scope, answer.status, time.perf_counter() - began, request)
+        self._counter.served(scope, answer.status, time.perf_counter() - began)
 
     def _check_caller(
         self, scope: Scope, headers: RequestHeaders, answer: GuardedAnswer
@@ -271,11 +264,11 @@ class RequestGuard:
             is_foreign = False
             answer.headers = [*self._headers, *cross_origin_headers(origin)]
         else:
-            own = {b"https://" + host}
+            own_origins = {b"https://" + host}
             if not rules.tls:
-                own.add(b"http://" + host)
+                own_origins.add(b"http://" + host)
             # if a proxy speaks TLS for us, its own pages come by https
-            is_foreign = origin not in own
+            is_foreign = origin not in own_origins
         if is_foreign:
             raise RefusedRequest(
                 "origin",
@@ -292,7 +285,7 @@ class RequestGuard:
         presented = presented_key(headers)
         if not KEY_HEADERS.isdisjoint(headers):
             scope["headers"] = [
-                each for each in scope["headers"] if each[0] not in KEY_HEADERS
+                header for header in scope["headers"] if header[0] not in KEY_HEADERS
             ]
         if ring is None:
             if self._rate is not None and scope["path"] not in HEALTH_PATHS:
@@ -449,9 +442,7 @@ class RequestCounter:
         self._answers = lru_cache(metrics.requests.labels)
         self._seconds = lru_cache(metrics.request_seconds.labels)
 
-    def served(
-        self, scope: Scope, status: int, seconds: float, request: RequestContext
-    ) -> None:
+    def served(self, scope: Scope, status: int, seconds: float) -> None:
         """The path is as the application has it: a model's address is one of many, and nothing
         asked for is in it.
         """
@@ -463,16 +454,13 @@ class RequestCounter:
         is_broken = status < 400 and error not in (None, CLIENT_GONE_CODE)
         is_failure = status >= 500 or is_broken
         level = logging.WARNING if is_failure else logging.INFO
-        self._log(level, path, status, seconds, request, error)
+        self._log(level, path, status, seconds, error)
 
-    def turned_away(
-        self, refused: RefusedRequest, seconds: float, request: RequestContext
-    ) -> None:
+    def turned_away(self, refused: RefusedRequest, seconds: float) -> None:
         """Count a request that went no further than the guard."""
         self._metrics.requests.labels(OTHER_PATH, refused.status).inc()
         self.refused(refused)
-        code = refused.code
-        self._log(logging.INFO, OTHER_PATH, refused.status, seconds, request, code)
+        self._log(logging.INFO, OTHER_PATH, refused.status, seconds, refused.code)
 
     def _log(
         self,
@@ -480,17 +468,17 @@ class RequestCounter:
         path: str,
         status: int,
         seconds: float,
-        request: RequestContext,
         error: str | None,
     ) -> None:
         if log.isEnabledFor(level):
+            request = current_request()
             fields = {
                 "path": path,
                 "status": status,
                 "seconds": round(seconds, 6),
                 "request_id": request.id,
                 "key": request.key,
-                **request.told,
+                **request.log_fields,
                 **({} if error is None else {"error": error}),
             }
             log.log(level, "answered", extra={FIELDS: fields})

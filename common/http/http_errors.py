@@ -41,7 +41,7 @@ ERROR_TYPES = {
 }
 
 
-_JSON_PLACE = re.compile(r" at line (\d+) column (\d+)$")
+_JSON_POSITION = re.compile(r" at line (\d+) column (\d+)$")
 _NO_CHARACTER = "has a \\u escape of no character, perhaps half of a pair,"
 UNUSABLE_JSON = {
     "recursion limit exceeded": "is nested too deeply",
@@ -91,8 +91,8 @@ class Problem(Exception):
             return b"event: error\ndata: " + self.body(path) + b"\n\n"
         if path.startswith("/v1/responses"):
             facts = self._facts()
-            own = {**facts, "type": "error", "sequence_number": 0, "error": facts}
-            return b"event: error\ndata: " + to_json(own) + b"\n\n"
+            event = {**facts, "type": "error", "sequence_number": 0, "error": facts}
+            return b"event: error\ndata: " + to_json(event) + b"\n\n"
         return b"data: " + self.body(path) + b"\n\n"
 
     def _facts(self) -> dict[str, str | None]:
@@ -119,14 +119,14 @@ class RefusedRequest(Problem):
         self.reason = reason
 
 
-def json_problem(found: str) -> Problem:
+def json_problem(reason: str) -> Problem:
     """What a client is told of a body that cannot be read, by the words of the parser, which hold
     nothing of the body.
     """
-    place = _JSON_PLACE.search(found)
-    words = found[: place.start()] if place else found
+    position = _JSON_POSITION.search(reason)
+    words = reason[: position.start()] if position else reason
     words = words.removeprefix("Invalid JSON: ")
-    where = f" at line {place[1]}, column {place[2]}" if place else ""
+    where = f" at line {position[1]}, column {position[2]}" if position else ""
     if words in UNUSABLE_JSON:
         message = f"the body {UNUSABLE_JSON[words]}{where}"
         return Problem(400, message, code="unusable_json")

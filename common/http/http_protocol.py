@@ -239,12 +239,12 @@ class HttpConnection(HttpToolsProtocol):
 
 def wire_bytes(problem: Problem) -> bytes:
     body = problem.body()
-    ours = [
+    fields = [
         (b"content-type", b"application/json"),
         (b"content-length", b"%d" % len(body)),
         (b"connection", b"close"),
     ]
-    headers = map(b": ".join, with_security_headers(ours, SECURITY_HEADERS))
+    headers = map(b": ".join, with_security_headers(fields, SECURITY_HEADERS))
     phrase = HTTPStatus(problem.status).phrase.encode()
     line = b"HTTP/1.1 %d %s" % (problem.status, phrase)
     return b"\r\n".join([line, *headers, b"", body])

@@ -16,7 +16,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -240,9 +240,8 @@ class UsageBook:
 
     def settle(self, account: KeyAccount, more: KeyUsage) -> None:
         """What cannot be written down is lost, and the answer that it was spent for is not."""
-        place = account.name, account.start
         self._note(
-            (ADD, (*place, more.requests, more.tokens, more.cost)),
+            (ADD, (account.name, account.start, 0, more.tokens, more.cost)),
             (RESERVE, (0, 0.0, account.number)),
         )
 
@@ -258,7 +257,8 @@ class UsageBook:
             return
         self._renewed = now
         renewal = "UPDATE running SET until = ? WHERE id = ?"
-        self._note(*((renewal, (now + LEASE_S, each)) for each in tuple(self._open)))
+        until = now + LEASE_S
+        self._note(*((renewal, (until, number)) for number in tuple(self._open)))
 
     def spent(self, name: str, window: Window) -> KeyUsage:
         """What a key has spent in the window that is now, with what is reserved."""
@@ -313,24 +313,19 @@ def _check(
     over = budget.exceeded(spent)
     if over is None:
         return
-    headers = budget.headers(spent, reset_s)
-    if budget.is_reserved(spent, reserved):
-        raise RefusedRequest(
-            "budget",
-            429,
-            "the rest of this key's budget is reserved by its requests in flight; try "
-            "again soon",
-            code="budget_reserved",
-            headers={**headers, "retry-after": "1"},
-        )
-    raise RefusedRequest(
-        "budget",
-        429,
+    code, wait_s = "budget_spent", reset_s
+    words = (
         f"the budget of this key is spent: {over} this {budget.window}; it resets in "
-        f"{reset_s} s",
-        code="budget_spent",
-        headers={**headers, "retry-after": str(reset_s)},
+        f"{reset_s} s"
     )
+    if budget.is_reserved(spent, reserved):
+        code, wait_s = "budget_reserved", 1
+        words = (
+            "the rest of this key's budget is reserved by its requests in flight; try "
+            "again soon"
+        )
+    headers = budget.headers(spent, reset_s) | {"retry-after": str(wait_s)}
+    raise RefusedRequest("budget", 429, words, code=code, headers=headers)
 
 
 def _reserved(
@@ -357,24 +352,19 @@ def open_shared(path: Path, wait_s: float | None = None) -> sqlite3.Connection:
     file = sqlite3.connect(
         path, timeout=_WAIT_S, isolation_level=None, check_same_thread=False
     )
-    try:
-        _set_up(file, wait_s)
-    except BaseException:
-        file.close()
-        raise
+    with ExitStack() as on_error:
+        on_error.callback(file.close)
+        end = time.monotonic() + _WAIT_S
+        while True:
+            try:
+                file.execute("PRAGMA journal_mode = WAL")
+                break
+            except sqlite3.OperationalError:
+                if time.monotonic() > end:
+                    raise
+                time.sleep(0.02)
+        file.execute("PRAGMA synchronous = NORMAL")
+        if wait_s is not None:
+            file.execute(f"PRAGMA busy_timeout = {round(1000 * wait_s)}")
+        on_error.pop_all()
     return file
-
-
-def _set_up(file: sqlite3.Connection, wait_s: float | None) -> None:
-    end = time.monotonic() + _WAIT_S
-    while True:
-        try:
-            file.execute("PRAGMA journal_mode = WAL")
-            break
-        except sqlite3.OperationalError:
-            if time.monotonic() > end:
-                raise
-            time.sleep(0.02)
-    file.execute("PRAGMA synchronous = NORMAL")
-    if wait_s is not None:
-        file.execute(f"PRAGMA busy_timeout = {round(1000 * wait_s)}")

@@ -22,7 +22,7 @@ FIELDS = "ridgeway.fields"
 """
 
 
-def told(record: logging.LogRecord) -> dict[str, Any]:
+def line_facts(record: logging.LogRecord) -> dict[str, Any]:
     """What a line tells: its time, level, logger and words, and what stands beside them."""
     when = datetime.fromtimestamp(record.created, UTC).isoformat(
         timespec="milliseconds"
@@ -46,7 +46,7 @@ class LineFormatter(logging.Formatter):
         self.form = form
 
     def format(self, record: logging.LogRecord) -> str:
-        facts = told(record)
+        facts = line_facts(record)
         if self.form == "json":
             return to_json(facts).decode()
         first = [facts.pop("time"), facts.pop("level").upper(), facts.pop("message")]

@@ -72,7 +72,7 @@ class RequestContext:
     key:   the name of the key that came with it; empty if there is none.
     is_only_key: whether no other key lets clients in.
     account: where is counted what the request spends, if its key has a budget.
-    told:  what the log may say of the request: the expert that answered, and the like.
+    log_fields: what the log may say of the request: the expert that answered, and the like.
     holding: the bytes that it holds until it has ended.
     """
 
@@ -80,7 +80,7 @@ class RequestContext:
     key: str = ""
     is_only_key: bool = True
     account: KeyAccount | None = None
-    told: dict[str, str | int | float] = field(default_factory=dict)
+    log_fields: dict[str, str | int | float] = field(default_factory=dict)
     holding: Holding | None = None
 
 

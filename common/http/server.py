@@ -31,7 +31,6 @@ from ridgeway.common.base.files import stamp_if_there
 from ridgeway.common.base.operating_system import most_open_files
 from ridgeway.common.http.guard import RequestGuard
 from ridgeway.common.http.http_protocol import HttpConnection
-from ridgeway.common.http.log_lines import LogFormat, LogLevel, set_up_logs
 from ridgeway.common.http.workers import RETIRE
 
 log = logging.getLogger("ridgeway.http")
@@ -174,7 +173,7 @@ class Address:
 def bind_sockets(address: Address) -> list[socket.socket]:
     """Listening sockets: one, or for a name of several addresses, several."""
     try:
-        found = socket.getaddrinfo(
+        addresses = socket.getaddrinfo(
             address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
     except (socket.gaierror, UnicodeError):
@@ -183,11 +182,11 @@ def bind_sockets(address: Address) -> list[socket.socket]:
         ) from None
     sockets: list[socket.socket] = []
     try:
-        for family, _, _, _, place in dict.fromkeys(found):
-            sockets.append(socket.create_server(place, family=family, backlog=BACKLOG))
+        for family, _, _, _, name in dict.fromkeys(addresses):
+            sockets.append(socket.create_server(name, family=family, backlog=BACKLOG))
     except OSError as error:
-        for each in sockets:
-            each.close()
+        for listener in sockets:
+            listener.close()
         raise InputError(_bind_reason(address, error)) from None
     return sockets
 
@@ -277,14 +276,11 @@ def run(
     certificate: Certificate | None = None,
     drain_s: float = DRAIN_S,
     keep_alive_s: float = _KEEP_ALIVE_S,
-    logs: LogFormat = "text",
-    level: LogLevel = "warning",
     on_started: Callable[[], None] | None = None,
 ) -> None:
     """Serve until told to stop; what is being answered then has `drain_s` seconds to be
     finished.
     """
-    set_up_logs(logs, level)
     HttpConnection.max_open = connection_limit()
     server = make_server(app, certificate, drain_s, keep_alive_s, on_started)
     sys.setswitchinterval(THREAD_SWITCH_S)

@@ -45,8 +45,8 @@ def read_site(package: str) -> Site:
     """
     paths = [
         path
-        for each in (__package__, package)
-        for path in (files(each) / "static").iterdir()
+        for name in (__package__, package)
+        for path in (files(name) / "static").iterdir()
     ]
     contents = {
         path.name: path.read_bytes()

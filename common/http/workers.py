@@ -100,13 +100,13 @@ class SharedTimes:
         fcntl.lockf(self._handle, fcntl.LOCK_UN)
 
     def get(self, name: str, default: float) -> float:
-        mark, place = _slot(name)
-        held, value = SLOT.unpack_from(self._map, place)
+        mark, offset = _slot(name)
+        held, value = SLOT.unpack_from(self._map, offset)
         return float(value) if held == mark else default
 
     def put(self, name: str, value: float) -> None:
-        mark, place = _slot(name)
-        SLOT.pack_into(self._map, place, mark, value)
+        mark, offset = _slot(name)
+        SLOT.pack_into(self._map, offset, mark, value)
 
 
 def _slot(name: str) -> tuple[int, int]:
@@ -128,11 +128,11 @@ class PeerMetrics:
         self._folder = folder
         self._own = folder / f"{os.getpid()}.metrics"
 
-    def publish(self, own: bytes) -> None:
-        write_whole(self._own, own)
+    def publish(self, content: bytes) -> None:
+        write_whole(self._own, content)
 
-    def merged(self, own: bytes) -> bytes:
-        texts = [(own, True)]
+    def merged(self, content: bytes) -> bytes:
+        texts = [(content, True)]
         for path in sorted(self._folder.glob("*.metrics")):
             if path != self._own:
                 with contextlib.suppress(OSError):
@@ -151,18 +151,18 @@ def merged_metrics(texts: list[tuple[bytes, bool]]) -> bytes:
                 continue
             families.setdefault(family.name, family)
             join = add if is_count or family.name in SUMMED_GAUGES else max
-            found = values.setdefault(family.name, {})
+            totals = values.setdefault(family.name, {})
             for sample in family.samples:
-                place = sample.name, tuple(sorted(sample.labels.items()))
-                before = found.get(place)
+                key = sample.name, tuple(sorted(sample.labels.items()))
+                before = totals.get(key)
                 if before is None or math.isnan(before):
-                    found[place] = sample.value
+                    totals[key] = sample.value
                 else:
-                    found[place] = join(before, sample.value)  # max(1, nan) is 1
+                    totals[key] = join(before, sample.value)  # max(1, nan) is 1
     for name, family in families.items():
         family.samples = [
-            Sample(own, dict(labels), value)
-            for (own, labels), value in values[name].items()
+            Sample(sample_name, dict(labels), value)
+            for (sample_name, labels), value in values[name].items()
         ]
     return generate_latest(_Collected(families.values()))
 
@@ -244,7 +244,11 @@ class Supervisor:
         """Take note of a worker that has ended, and start another in its place if nobody wanted
         that.
         """
-        ended = [each for each in self._running.values() if each.exitcode is not None]
+        ended = [
+            process
+            for process in self._running.values()
+            if process.exitcode is not None
+        ]
         if not ended:
             return
         pid = ended[0].pid or 0

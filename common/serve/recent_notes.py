@@ -145,5 +145,5 @@ class ResponseOwners:
         """answer: a response, or how its stream begins."""
         if goes_on_from is not None:
             self._notes.note(digest(goes_on_from), owner)
-        if found := RESPONSE_ID.search(answer[:LOOKED_AT_BYTES]):
-            self._notes.note(digest(found[1].decode(errors="replace")), owner)
+        if match := RESPONSE_ID.search(answer[:LOOKED_AT_BYTES]):
+            self._notes.note(digest(match[1].decode(errors="replace")), owner)

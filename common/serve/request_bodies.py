@@ -103,10 +103,6 @@ ChatMessages = Annotated[
 ]
 
 
-def _chat_turns(messages: list[ChatMessage]) -> list[Turn]:
-    return weighted_turns([(message.role, message.text) for message in messages])
-
-
 class WantedDecisions(NamedTuple):
     """What is to be routed, cut to its size; `prompts` if there were many."""
 
@@ -158,7 +154,7 @@ class RouteRequest(BaseModel):
             turns = (
                 [Turn(self.prompt or "", 1.0)]
                 if self.messages is None
-                else _chat_turns(self.messages)
+                else weighted_turns([(chat.role, chat.text) for chat in self.messages])
             )
             texts = [cut_turns(turns if self.after is None else turns[:1])]
         hold(sum([getsizeof(turn.text) for turns, _ in texts for turn in turns]))
@@ -220,7 +216,16 @@ class CompletionRequest(GatewayRequest):
     stream: StrictBool | None = None
 
     def turns(self) -> list[Turn]:
-        return _equal_turns(self.prompt)
+        """Texts as turns of equal weight."""
+        prompt = self.prompt
+        texts = [prompt] if isinstance(prompt, str) else prompt[:MAX_ROUTED_TEXTS]
+        if not isinstance(texts[0], str):
+            words = (
+                "token ids cannot be routed; give texts, or the name of an expert as"
+                " model"
+            )
+            raise Problem(400, words, param="prompt", code="tokens")
+        return [Turn(str(text), 1.0) for text in texts]
 
 
 class EmbeddingRequest(GatewayRequest):
@@ -229,17 +234,6 @@ class EmbeddingRequest(GatewayRequest):
     """
 
     input: Prompt
-
-
-def _equal_turns(value: str | list[Any]) -> list[Turn]:
-    """Texts as turns of equal weight."""
-    texts = [value] if isinstance(value, str) else value[:MAX_ROUTED_TEXTS]
-    if not isinstance(texts[0], str):
-        words = (
-            "token ids cannot be routed; give texts, or the name of an expert as model"
-        )
-        raise Problem(400, words, param="prompt", code="tokens")
-    return [Turn(text, 1.0) for text in texts]
 
 
 class MessagesTurn(ChatMessage):
@@ -447,12 +441,13 @@ def _shape(fields: dict[str, Any]) -> type[AnyGatewayRequest]:
 def _tools(fields: dict[str, Any]) -> tuple[str, ...]:
     """The names of tools, as either API writes them."""
     offered = fields.get("tools")
-    found = []
+    names = []
     for tool in offered if isinstance(offered, list) else ():
-        own = tool.get("function", tool) if isinstance(tool, dict) else {}
-        name = own.get("name") if isinstance(own, dict) else None
-        found += [name] if isinstance(name, str) else []
-    return tuple(found)
+        function = tool.get("function", tool) if isinstance(tool, dict) else None
+        name = function.get("name") if isinstance(function, dict) else None
+        if isinstance(name, str):
+            names.append(name)
+    return tuple(names)
 
 
 def _names(fields: dict[str, Any], request: Request) -> list[str]:
@@ -500,12 +495,8 @@ def _values(content: bytes) -> int:
 
 def _check_content_type(request: Request) -> None:
     """A page of another site can send a form or plain text unasked, but JSON only if it is let."""
-    found = b""
-    for name, value in request.scope["headers"]:
-        if name == b"content-type":
-            found = value
-            break
-    if found.partition(b";")[0].strip().lower() != b"application/json":
+    media_type = request.headers.get("content-type", "").partition(";")[0]
+    if media_type.strip().lower() != "application/json":
         raise Problem(
             415, "send the body as JSON, with the header Content-Type: application/json"
         )

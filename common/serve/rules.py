@@ -210,18 +210,18 @@ class RoutingRules:
 
     async def _is_found(self, number: int, pattern: str, text: str) -> bool:
         if re2 is None:
-            found = await self._searches.is_found(pattern, text)
+            is_match = await self._searches.is_found(pattern, text)
         else:
             search = _linear(pattern).search
             content = text.encode(errors="replace")
             is_quick = len(text) <= MAX_QUICK_CHARACTERS
             # google-re2 lets other threads run
-            found = (
+            is_match = (
                 search(content)
                 if is_quick
                 else await asyncio.to_thread(search, content)
             ) is not None
-        if found is None:
+        if is_match is None:
             log.warning(
                 "a request was refused: the pattern of rule %d took more than %g s;"
                 " install google-re2, or write it with fewer repetitions",
@@ -233,7 +233,7 @@ class RoutingRules:
                 " prompt; shorten it, or name an expert as model"
             )
             raise Problem(400, words, code="rule_too_slow")
-        return found
+        return is_match
 
     def close(self) -> None:
         self._searches.close()

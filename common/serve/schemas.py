@@ -212,7 +212,8 @@ EXPERT_ERRORS = _errors(
 def as_anthropics(errors: Responses) -> Responses:
     """The errors of an endpoint of Anthropic's API."""
     return {
-        status: {**each, "model": MessagesErrorReply} for status, each in errors.items()
+        status: {**description, "model": MessagesErrorReply}
+        for status, description in errors.items()
     }
 
 

@@ -136,8 +136,8 @@ class Metrics(RequestMetrics):
 
         requests = total(self.expert_requests, "_total")
         sound = (
-            total(self.expert_requests, "_total", outcome=each)
-            for each in SOUND_OUTCOMES
+            total(self.expert_requests, "_total", outcome=outcome)
+            for outcome in SOUND_OUTCOMES
         )
         timed = total(self.expert_seconds, "_count")
         return {

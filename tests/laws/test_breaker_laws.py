@@ -79,7 +79,7 @@ class BreakerMachine(RuleBasedStateMachine):
         """The head of an answer ends a trial; otherwise it changes nothing."""
         if number == 0:
             return
-        self.breaker.heard(self.issued[number])
+        self.breaker.answer_began(self.issued[number])
         if number == self.trial:
             self._trial_over(True)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import socket
 import threading
@@ -21,7 +22,7 @@ from ridgeway.common.serve.gateway.gateway import Gateway
 from ridgeway.common.serve.http_app import create_app
 from ridgeway.common.serve.routing.current_release import ReleaseSource
 from ridgeway.common.serve.routing.routing_service import RoutingService
-from tests.support.fake_expert import Expert, Part, wait_for
+from tests.support.fake_expert import Expert, Part, wait_for, well
 from tests.support.waiting import PATIENCE_S
 
 WATCH_S = 0.02
@@ -160,7 +161,7 @@ class GatewayExperts:
     @property
     def ahead(self) -> str:
         """The domain that a chat of the word `hello` is routed to."""
-        return self.local.service.current.served.router.route("hello").best
+        return self.local.service.router.route("hello").best
 
     @property
     def chosen(self) -> Expert:
@@ -186,3 +187,66 @@ def answered_by(response: httpx.Response) -> tuple[str, str]:
 
 def sent(expert: Expert) -> Any:
     return expert.last().json
+
+
+# Experts by their settings
+
+
+def fleet_toml(experts: Mapping[str, Mapping[str, Any]], top: str = "") -> str:
+    """A file of experts with any settings; a dict in a list is written as an inline table."""
+    lines = [top]
+    for name, settings in experts.items():
+        fields = {"model": f"{name}-model", **settings}
+        lines += [
+            f"[experts.{json.dumps(name)}]",
+            *(f"{field} = {_toml(value)}" for field, value in fields.items()),
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, dict):
+        fields = (f"{json.dumps(name)} = {_toml(each)}" for name, each in value.items())
+        return "{" + ", ".join(fields) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    return json.dumps(value)
+
+
+class Fleet(contextlib.ExitStack):
+    """The service before experts by their settings, of which one without an address answers with
+    its name.
+    """
+
+    def __init__(self, release: Path, file: Path) -> None:
+        super().__init__()
+        self._release = release
+        self._file = file
+        self.experts: dict[str, Expert] = {}
+
+    def start(self, *parts: Part) -> list[Expert]:
+        return [self.enter_context(Expert(part)) for part in parts]
+
+    def serve(
+        self,
+        settings: Mapping[str, Mapping[str, Any]],
+        fallback: str | None = None,
+        mu: float = 0.0,
+        rules: AccessRules | None = None,
+    ) -> Local:
+        """fallback: the last of the experts, unless another is named."""
+        addressed: dict[str, Mapping[str, Any]] = {}
+        for name, fields in settings.items():
+            if "addresses" not in fields:
+                [self.experts[name]] = self.start(well(name))
+                fields = {**fields, "base_url": self.experts[name].url}
+            addressed[name] = fields
+        last = fallback or [*settings][-1]
+        self._file.write_text(
+            fleet_toml(addressed, f'fallback = "{last}"\nmu = {mu}\n')
+        )
+        return self.enter_context(served(self._release, self._file, rules))
+
+    @property
+    def asked(self) -> set[str]:
+        return {name for name, expert in self.experts.items() if expert.asked}

@@ -205,11 +205,19 @@ class Process:
     def is_running(self) -> bool:
         return self.process is not None and self.process.poll() is None
 
-    def stop(self) -> int:
-        """Ask it to end, as an operator would; its exit code."""
+    def ask_to_end(self) -> None:
+        """As an operator would."""
         assert self.process is not None
         self.process.send_signal(signal.SIGTERM)
+
+    def exit_code(self) -> int:
+        """Once it has ended."""
+        assert self.process is not None
         return wait_for_end(self.process, patience_s=STOP_S, details=lambda: self.said)
+
+    def stop(self) -> int:
+        self.ask_to_end()
+        return self.exit_code()
 
     def end(self) -> None:
         """Surely end it."""

@@ -241,7 +241,7 @@ class ExpertClient:
         if kind is not None and not (request.goes_on and response.status == 404):
             response.close()
             raise attempt.fail(kind, _retry_after(response))
-        attempt.heard()
+        attempt.answer_began()
         return response
 
     async def _send(
@@ -251,14 +251,14 @@ class ExpertClient:
         assert self._session is not None, "the gateway is used inside its `async with`"
         trail = ConnectionTrail()
         body = request.body
-        told = {**trace_headers(attempt.span), "x-request-id": current_request().id}
+        headers = {**trace_headers(attempt.span), "x-request-id": current_request().id}
         api = api_of(request.endpoint)
         while True:
             try:
                 return await self._session.post(
                     attempt.address.urls[request.endpoint],
                     data=body if len(body) < MAX_ONE_WRITE_BYTES else io.BytesIO(body),
-                    headers={**told, **attempt.link.headers(api, request.streamed)},
+                    headers={**headers, **attempt.link.headers(api, request.streamed)},
                     timeout=attempt.link.timeout,
                     allow_redirects=False,
                     trace_request_ctx=trail,
@@ -304,11 +304,9 @@ def _failed(response: aiohttp.ClientResponse) -> FailureKind | None:
         return failures.FAILED
     if not (200 <= status < 300 or status >= 400):
         return failures.GARBAGE
-    return (
-        failures.GARBAGE
-        if response.headers.get("content-encoding", "identity") != "identity"
-        else None
-    )
+    if response.headers.get("content-encoding", "identity") != "identity":
+        return failures.GARBAGE
+    return None
 
 
 def _retry_after(response: aiohttp.ClientResponse) -> str | None:

@@ -102,7 +102,7 @@ class CircuitBreaker:
             else 0.0
         )
 
-    def heard(self, ticket: int) -> None:
+    def answer_began(self, ticket: int) -> None:
         """An answer has begun: enough to end a trial, though not yet to forget earlier failures."""
         if ticket == self._era and self.state != "up":
             self._turn("up")
@@ -112,7 +112,7 @@ class CircuitBreaker:
         if ticket != self._era:
             return
         if good:
-            self.heard(ticket)
+            self.answer_began(ticket)
             self._failures = 0
         elif good is not None:
             self._failures += 1
@@ -230,10 +230,10 @@ class ExpertLink:
         self.timeout = aiohttp.ClientTimeout(
             total=None, sock_connect=expert.connect_timeout
         )
-        many = len(expert.places) > 1
+        has_several = len(expert.places) > 1
         self.addresses = tuple(
             AddressLink(
-                f"{self.shown} at address {number}" if many else self.shown,
+                f"{self.shown} at address {number}" if has_several else self.shown,
                 number,
                 url,
                 expert,
@@ -248,7 +248,7 @@ class ExpertLink:
 
     @property
     def state(self) -> ShownState:
-        states = {each.state for each in self.addresses}
+        states = {address.state for address in self.addresses}
         if len(states) == 1:
             return states.pop()
         return "degraded" if states & {"up", "trying"} else "down"
@@ -258,10 +258,10 @@ class ExpertLink:
         return float(self.addresses_up() > 0)
 
     def in_flight(self) -> int:
-        return sum(each.running for each in self.addresses)
+        return sum(address.running for address in self.addresses)
 
     def addresses_up(self) -> int:
-        return sum(each.state in ("up", "trying") for each in self.addresses)
+        return sum(address.state in ("up", "trying") for address in self.addresses)
 
     def headers(self, api: Api, streamed: bool) -> dict[str, str]:
         accepted = EVENT_STREAM if streamed else JSON
@@ -292,12 +292,12 @@ class ExpertLink:
                  request would be lost.
         """
         left = [
-            each
-            for each in self.addresses
-            if each not in tried and only in (None, each.number)
+            address
+            for address in self.addresses
+            if address not in tried and only in (None, address.number)
         ]
-        ready = [each for each in left if each.is_open()]
-        free = [each for each in ready if not each.is_full()]
+        ready = [address for address in left if address.is_open()]
+        free = [address for address in ready if not address.is_full()]
         if free:
             address = min(free, key=AddressLink.rank)
             return self._attempt(address, address.breaker.enter())
@@ -305,15 +305,17 @@ class ExpertLink:
             self.count(failures.FULL.outcome)
             raise ExpertFailure(FailedExpert(failures.FULL, self.name, "1"))
         resting = [
-            each
-            for each in left
-            if each.is_healthy and not each.is_full() and each.breaker.state == "down"
+            address
+            for address in left
+            if address.is_healthy
+            and not address.is_full()
+            and address.breaker.state == "down"
         ]
         if is_last and resting and len(self.addresses) > 1:
-            address = min(resting, key=lambda each: each.breaker.wait_s())
+            address = min(resting, key=lambda address: address.breaker.wait_s())
             return self._attempt(address, address.breaker.force())
         self.count(failures.DOWN.outcome)
-        wait_s = min((each.breaker.wait_s() for each in left), default=0.0)
+        wait_s = min((address.breaker.wait_s() for address in left), default=0.0)
         wait = str(max(1, ceil(wait_s)))
         raise ExpertFailure(FailedExpert(failures.DOWN, self.name, wait))
 
@@ -345,11 +347,11 @@ class Attempt:
     _began: float = field(default_factory=time.perf_counter)
     _ended: bool = False
 
-    def heard(self) -> None:
+    def answer_began(self) -> None:
         """The head of a good answer has come."""
         self.link.seconds.observe(time.perf_counter() - self._began)
         self.address.refusing = False
-        self.address.breaker.heard(self._ticket)
+        self.address.breaker.answer_began(self._ticket)
 
     def first_event(self) -> None:
         """A stream has begun."""

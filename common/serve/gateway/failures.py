@@ -105,17 +105,22 @@ class FailedExpert:
         """The error that a client gets; `before`: how the experts failed in whose place this one
         was asked.
         """
-        own = dict(headers)
+        with_wait = dict(headers)
         for wait in (
             self.retry_after,
-            *(each.retry_after for each in reversed(before)),
+            *(failed.retry_after for failed in reversed(before)),
         ):
             if wait is not None:
-                own["retry-after"] = wait
+                with_wait["retry-after"] = wait
                 break
-        words = "; and in its place ".join(each.sentence for each in (*before, self))
+        words = "; and in its place ".join(
+            failed.sentence for failed in (*before, self)
+        )
         return Problem(
-            self.kind.status, words, code=f"expert_{self.kind.outcome}", headers=own
+            self.kind.status,
+            words,
+            code=f"expert_{self.kind.outcome}",
+            headers=with_wait,
         )
 
 

@@ -40,7 +40,10 @@ from ridgeway.common.serve.recent_notes import (
     ResponseOwners,
 )
 from ridgeway.common.serve.request_bodies import GatewayBody
-from ridgeway.common.serve.routing.routing_service import NO_DOMAIN, RoutingService
+from ridgeway.common.serve.routing.routing_service import (
+    RoutingService,
+    decision_headers,
+)
 from ridgeway.common.serve.rules import ruled_decision
 
 Chain = Sequence[tuple[FallbackStep, ExpertLink]]
@@ -60,14 +63,14 @@ class ConnectedExperts:
     choosers: dict[str | None, ExpertChooser] = field(default_factory=dict)
 
     def chooser(self, router: Router) -> ExpertChooser:
-        found = self.choosers.get(router.release)
-        if found is None:
-            found = ExpertChooser(
+        chooser = self.choosers.get(router.release)
+        if chooser is None:
+            chooser = ExpertChooser(
                 self.experts, router.domains, self.table or router.quality
             )
             self.choosers.clear()
-            self.choosers[router.release] = found
-        return found
+            self.choosers[router.release] = chooser
+        return chooser
 
     def chain(self, steps: Iterable[FallbackStep]) -> Chain:
         return [(step, self.links[step.expert]) for step in steps]
@@ -106,16 +109,16 @@ class ForwardingPlan:
         Then the domain's other experts are asked, or whom the file lets answer for that reason;
         raises Problem if there are none.
         """
-        chain = [each for each in self.chain if api in each[1].expert.apis]
+        chain = [entry for entry in self.chain if api in entry[1].expert.apis]
         if api in self.first.expert.apis:
             return self.first, chain, []
         tried = [TriedExpert(self.first, "api", None)]
         for link in self.peers:
             if api in link.expert.apis:
-                return link, [each for each in chain if each[1] is not link], tried
-        for place, (step, link) in enumerate(chain, 1):
+                return link, [entry for entry in chain if entry[1] is not link], tried
+        for number, (step, link) in enumerate(chain, 1):
             if "api" in step.on:
-                return link, chain[place:], tried
+                return link, chain[number:], tried
         raise self._unspoken(api)
 
     def _unspoken(self, api: Api) -> Problem:
@@ -138,16 +141,17 @@ class ForwardingPlan:
         self, link: ExpertLink, tried: Sequence[TriedExpert]
     ) -> dict[str, str]:
         """What an answer of this expert says, after others could not give one."""
-        own: dict[str, str] = {
+        headers: dict[str, str] = {
+            **self.headers,
             "x-ridgeway-expert": link.shown,
             "x-ridgeway-reason": self.reason,
         }
         if tried:
-            own["x-ridgeway-reason"] = tried[0].reason
-            own["x-ridgeway-tried"] = ", ".join(
-                f"{each.link.shown} {each.reason}" for each in tried
+            headers["x-ridgeway-reason"] = tried[0].reason
+            headers["x-ridgeway-tried"] = ", ".join(
+                f"{failed.link.shown} {failed.reason}" for failed in tried
             )
-        return {**self.headers, **own}
+        return headers
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,13 +168,13 @@ class TriedExpert:
 def following(
     chain: Chain, reason: str | None, body: GatewayBody, endpoint: Endpoint
 ) -> tuple[int, ExpertRequest] | None:
-    """The place in a chain of the next expert that is there for this reason and can be asked such a
+    """The index in a chain of the next expert that is there for this reason and can be asked such a
     thing.
     """
-    for place, (step, link) in enumerate(chain):
+    for index, (step, link) in enumerate(chain):
         if reason in step.on:
             with contextlib.suppress(Problem):
-                return place, expert_request(link, body, endpoint)
+                return index, expert_request(link, body, endpoint)
     return None
 
 
@@ -196,10 +200,10 @@ class ForwardingPlanner:
         release = {"x-ridgeway-release": self._service.current.served.id}
         owner = self._owners.find(body.goes_on_from)
         if owner is not None:
-            is_own = owner.key == current_request().key
+            may_go_on = owner.key == current_request().key
         else:
-            is_own = body.goes_on_from is None or current_request().is_only_key
-        if not is_own:
+            may_go_on = body.goes_on_from is None or current_request().is_only_key
+        if not may_go_on:
             words = "there is no response or conversation of this name"
             raise Problem(
                 404, words, code="response_not_found", param="previous_response_id"
@@ -261,12 +265,8 @@ class ForwardingPlanner:
             domain = assignment.domain
         elif assignment is None or choice.expert != assignment.expert:
             assignment = _new_assignment(decision, choice)
-        headers = {
-            "x-ridgeway-domain": in_a_header(decision.domain or NO_DOMAIN),
-            "x-ridgeway-confidence": f"{decision.confidence:.4f}",
-            "x-ridgeway-router": decision.router,
-            "x-ridgeway-release": served.id,
-        }
+        headers = decision_headers(served, decision)
+        headers["x-ridgeway-domain"] = in_a_header(headers["x-ridgeway-domain"])
         if body.routed.left_out:
             headers["x-ridgeway-left-out"] = str(body.routed.left_out)
         steps = connected.experts.chain(choice.expert, chooser.peers(decision))

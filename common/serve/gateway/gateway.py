@@ -120,7 +120,7 @@ class Gateway:
     def __init__(
         self,
         service: RoutingService,
-        experts: ExpertsFile | Path,
+        experts: ExpertsFile,
         clock: Callable[[], float] = time.monotonic,
         shared: Path | None = None,
         responses: Path | None = None,
@@ -132,10 +132,8 @@ class Gateway:
         """
         self._service = service
         self._clock = clock
-        self.file = (
-            experts if isinstance(experts, ExpertsFile) else ExpertsFile(experts)
-        )
-        self.file.check(service.current.served.router)
+        self.file = experts
+        self.file.check(service.router)
         self._connected = ConnectedExperts(self.file.experts, self.file.table, {})
         self._client = ExpertClient()
         self._owners = ResponseOwners(responses or (shared and shared / "responses"))
@@ -177,7 +175,7 @@ class Gateway:
 
     def worths(self) -> ExpertWorths:
         """What the choice of an expert weighs."""
-        router = self._service.current.served.router
+        router = self._service.router
         chooser = self._connected.chooser(router)
         experts = self._connected.experts
         return ExpertWorths(
@@ -193,7 +191,7 @@ class Gateway:
         not measured.
         """
         experts = self._connected.experts
-        router = self._service.current.served.router
+        router = self._service.router
         fallback = experts.fallback
         measured = experts.measured(self._connected.table or router.quality)
         notes: list[str] = []
@@ -233,11 +231,7 @@ class Gateway:
         other experts, then aliases.
         """
         names = self._connected.links
-        domains = [
-            domain
-            for domain in self._service.current.served.router.domains
-            if domain in names
-        ]
+        domains = [domain for domain in self._service.router.domains if domain in names]
         others = [name for name in names if name not in domains]
         return [AUTO, *domains, *others, *self._connected.experts.aliases]
 
@@ -246,7 +240,7 @@ class Gateway:
     def watch(self) -> None:
         """Take the file's experts if it has changed and is good; requests under way keep theirs."""
         try:
-            if not self.file.refresh(self._service.current.served.router):
+            if not self.file.refresh(self._service.router):
                 return
         except (RidgewayError, OSError) as error:
             words = str(error).replace(str(self.file.path), self.file.path.name)
@@ -307,8 +301,8 @@ class Gateway:
         link, chain, tried = plan.speaking(api_of(endpoint))
         asking = expert_request(link, body, endpoint, plan.only)
         if (account := current_request().account) is not None:
-            links = [link, *(each for _, each in chain)]
-            cost = max(asking.most.cost(each.expert) for each in links)
+            links = [link, *(later for _, later in chain)]
+            cost = max(asking.most.cost(candidate.expert) for candidate in links)
             try:
                 account.reserve(sum(asking.most), cost)
             except RefusedRequest as refused:
@@ -316,8 +310,10 @@ class Gateway:
                 raise
         while True:
             headers = plan.headers_for(link, tried)
-            told = {"expert": link.shown, "reason": headers["x-ridgeway-reason"]}
-            current_request().told.update(told)
+            current_request().log_fields |= {
+                "expert": link.shown,
+                "reason": headers["x-ridgeway-reason"],
+            }
             answer: WholeAnswer | StreamAnswer | None
             try:
                 is_last = not any("down" in step.on for step, _ in chain)
@@ -335,17 +331,17 @@ class Gateway:
                 failure = error.failed
                 reason = failure.kind.reason
                 let_go(len(asking.body))
-            found = following(chain, reason, body, endpoint)
-            if found is not None and reason is not None:
+            next_one = following(chain, reason, body, endpoint)
+            if next_one is not None and reason is not None:
                 if isinstance(answer, WholeAnswer):
                     let_go(len(asking.body) + len(answer.body))
                 tried.append(TriedExpert(link, reason, failure))
-                place, asking = found
-                link, chain = chain[place][1], chain[place + 1 :]
+                index, asking = next_one
+                link, chain = chain[index][1], chain[index + 1 :]
             elif failure is not None:
                 raise failure.problem(
                     headers,
-                    [each.failure for each in tried if each.failure is not None],
+                    [failed.failure for failed in tried if failed.failure is not None],
                 )
             elif response is not None:
                 if plan.assignment is not None:
@@ -387,15 +383,15 @@ class Gateway:
         if isinstance(answer, StreamAnswer):
             watch = StreamedUsage()
             began = answer.first
-            answer.attempt.facts = lambda: span_facts(began, watch.found)
+            answer.attempt.facts = lambda: span_facts(began, watch.usage)
             note = self._noting(len(asking.body))
             return StreamRelay(
                 answer,
                 headers,
                 self._service.metrics.streams,
-                without_usage if asking.hides_usage else None,
+                without_usage if asking.hides_usage else bytes,
                 watch.feed,
-                lambda: note(link, watch.found, watch.events),
+                lambda: note(link, watch.usage, watch.events),
             )
         if answer.status < 400:
             guess = len(answer.body) // BYTES_PER_TOKEN

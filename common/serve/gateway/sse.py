@@ -182,12 +182,12 @@ def event_data(events: bytes) -> Iterator[dict[str, Any]]:
         if not line.startswith(b"data:") or (data := line[5:].strip()) in (b"", DONE):
             continue
         try:
-            found = from_json(data)
+            event = from_json(data)
         except ValueError:
             raise BadStream(GARBAGE) from None
-        if not isinstance(found, dict):
+        if not isinstance(event, dict):
             raise BadStream(GARBAGE)
-        yield found
+        yield event
 
 
 class StreamRelay(Response):
@@ -203,9 +203,9 @@ class StreamRelay(Response):
         answer: StreamAnswer,
         headers: Mapping[str, str],
         streams: Gauge,
-        passed_on: Callable[[bytes], bytes] | None = None,
-        on_events: Callable[[bytes], None] | None = None,
-        on_end: Callable[[], None] | None = None,
+        passed_on: Callable[[bytes], bytes],
+        on_events: Callable[[bytes], None],
+        on_end: Callable[[], None],
     ) -> None:
         super().__init__(None, 200, {**headers, "x-accel-buffering": "no"})
         self.raw_headers = [
@@ -230,8 +230,7 @@ class StreamRelay(Response):
             scope[ERROR_CODE] = CLIENT_GONE_CODE
         finally:
             self._streams.dec()
-            if self._on_end is not None:
-                self._on_end()
+            self._on_end()
             self._answer.close_connection()
             self._answer.attempt.end("gone", None)  # nothing, if it has ended already
 
@@ -243,9 +242,8 @@ class StreamRelay(Response):
             failure = await self._relay(send)
             if failure is not None:
                 await self._send_error(send, failure.problem({}))
-        except (
-            asyncio.CancelledError
-        ):  # the service stops, and has waited long enough; or the client has gone
+        except asyncio.CancelledError:
+            # the service stops, and has waited long enough; or the client has gone
             await self._send_error(send, STOPPING)
             await send({"type": "http.response.body", "body": b"", "more_body": False})
             raise
@@ -260,11 +258,8 @@ class StreamRelay(Response):
         try:
             events = self._answer.first
             while events:
-                if self._on_events is not None:
-                    self._on_events(events)
-                if self._passed_on is not None:
-                    events = self._passed_on(events)
-                await _send(send, events)
+                self._on_events(events)
+                await _send(send, self._passed_on(events))
                 events = await self._answer.events.next()
         except BadStream as error:
             self._answer.close_connection()
@@ -299,9 +294,8 @@ async def unless_gone(receive: Receive, work: Coroutine[Any, Any, _Result]) -> _
     try:
         return doing.result()
     finally:
-        del (
-            doing
-        )  # an error's traceback holds this frame, and with it all that it was about
+        # an error's traceback holds this frame, and with it all that it was about
+        del doing
 
 
 async def _departure(receive: Receive) -> None:

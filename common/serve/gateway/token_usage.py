@@ -50,8 +50,8 @@ class TokenUsage(NamedTuple):
 def span_facts(beginning: bytes, usage: TokenUsage | None) -> dict[str, str | int]:
     """What a span says of an answer, as OpenTelemetry names it."""
     facts: dict[str, str | int] = {}
-    if found := _MODEL.search(beginning[:MODEL_WITHIN_BYTES]):
-        facts["gen_ai.response.model"] = found[1].decode()
+    if match := _MODEL.search(beginning[:MODEL_WITHIN_BYTES]):
+        facts["gen_ai.response.model"] = match[1].decode()
     if usage is not None:
         facts["gen_ai.usage.input_tokens"] = usage.prompt
         facts["gen_ai.usage.output_tokens"] = usage.answer
@@ -79,19 +79,19 @@ def whole_usage(body: bytes | bytearray) -> TokenUsage | None:
             rest = body[body.rindex(_MARK) + len(_MARK) :][:MAX_READ_BYTES].lstrip(
                 b": \t\r\n"
             )
-            told = {"usage": from_json(rest, allow_partial=True)}
+            answer = {"usage": from_json(rest, allow_partial=True)}
         else:
-            told = from_json(body)
+            answer = from_json(body)
     except ValueError:
         return None
-    return _found(told, TokenUsage()) if isinstance(told, dict) else None
+    return _usage_in(answer, TokenUsage()) if isinstance(answer, dict) else None
 
 
 @dataclass(slots=True)
 class StreamedUsage:
     """What a stream says, here and there: the last word counts."""
 
-    found: TokenUsage | None = None
+    usage: TokenUsage | None = None
     events: int = 0
 
     def feed(self, events: bytes) -> None:
@@ -100,7 +100,7 @@ class StreamedUsage:
             return
         try:
             for event in event_data(events):
-                self.found = _found(event, self.found or TokenUsage()) or self.found
+                self.usage = _usage_in(event, self.usage or TokenUsage()) or self.usage
         except BadStream:
             return
 
@@ -125,8 +125,8 @@ def _says_usage_alone(line: bytes) -> bool:
         return False
 
 
-def _found(told: dict[str, Any], before: TokenUsage) -> TokenUsage | None:
-    """An answer or an event, as it is, or in the message or response that an event holds."""
+def _usage_in(told: dict[str, Any], before: TokenUsage) -> TokenUsage | None:
+    """Of an answer or an event, as it is, or of the message or response that an event holds."""
     for holder in (told, told.get("message"), told.get("response")):
         usage = holder.get("usage") if isinstance(holder, dict) else None
         if isinstance(usage, dict):

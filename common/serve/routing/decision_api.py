@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from urllib.parse import quote
 
 from fastapi import APIRouter, Request, Response
 
 from ridgeway.common.http.http_errors import CLIENT_GONE, ClientGone
 from ridgeway.common.routing.conversations import Conversations
-from ridgeway.common.routing.router import Router
 from ridgeway.common.serve.request_bodies import GatewayBody, read_gateway_body
-from ridgeway.common.serve.routing.routing_service import NO_DOMAIN, RoutingService
+from ridgeway.common.serve.routing.routing_service import (
+    RoutingService,
+    decision_headers,
+)
 from ridgeway.common.serve.rules import ruled_decision
 
 DECIDE = "/v1/decide"
@@ -24,17 +26,6 @@ NGINX_LOCATION = "x-nginx-location"
 """How the names of nginx's locations begin: then the answer's x-accel-redirect leads to one."""
 
 Decider = Callable[[GatewayBody], Awaitable[dict[str, str]]]
-
-
-class _ServedRouter:
-    """The router of the release in use."""
-
-    def __init__(self, service: RoutingService) -> None:
-        self._service = service
-
-    @property
-    def router(self) -> Router:
-        return self._service.current.served.router
 
 
 def decision_api(service: RoutingService, decide: Decider | None) -> APIRouter:
@@ -54,9 +45,9 @@ def decision_api(service: RoutingService, decide: Decider | None) -> APIRouter:
         except ClientGone:
             return Response(status_code=CLIENT_GONE)
         headers = await chosen(body)
-        place = request.headers.get(NGINX_LOCATION)
-        if place is not None:
-            headers["x-accel-redirect"] = f"@{place}{headers['x-ridgeway-expert']}"
+        location = request.headers.get(NGINX_LOCATION)
+        if location is not None:
+            headers["x-accel-redirect"] = f"@{location}{headers['x-ridgeway-expert']}"
         return Response(headers=headers)
 
     return api
@@ -64,36 +55,33 @@ def decision_api(service: RoutingService, decide: Decider | None) -> APIRouter:
 
 def _by_domain(service: RoutingService) -> Decider:
     """The domain stands for its expert, and the fallback for that of abstentions."""
-    conversations = Conversations(_ServedRouter(service))
+    conversations = Conversations(service)
 
     async def decide(body: GatewayBody) -> dict[str, str]:
         served = service.current.served
         began = time.perf_counter()
-        domain: str | None
+        stays = False
         if body.ruled is not None:
             decision = ruled_decision(served.router, body.ruled)
-            domain = body.ruled
-            stayed = False
+            domain = decision.domain
         elif body.exchange is None:
             turns = body.routed.turns if body.routed else []
             served, decision = await service.decide(turns)
             domain = decision.domain
-            stayed = False
         else:
             turn = await asyncio.to_thread(conversations.route_exchange, body.exchange)
-            domain, stayed, decision = turn
+            domain, stays, decision = turn
             service.note(served, decision, time.perf_counter() - began)
-        reason = "abstained" if decision.abstained else "best"
         if body.ruled is not None:
             reason = "rule"
-        found: Mapping[str, str | None] = {
-            "x-ridgeway-domain": decision.domain or NO_DOMAIN,
-            "x-ridgeway-confidence": f"{decision.confidence:.4f}",
-            "x-ridgeway-router": decision.router,
-            "x-ridgeway-release": served.id,
-            "x-ridgeway-reason": "sticky" if stayed else reason,
+        elif stays:
+            reason = "sticky"
+        else:
+            reason = "abstained" if decision.abstained else "best"
+        headers = decision_headers(served, decision) | {
+            "x-ridgeway-reason": reason,
             "x-ridgeway-expert": domain or "",
         }
-        return {name: quote(value or "", safe=" ") for name, value in found.items()}
+        return {name: quote(value, safe=" ") for name, value in headers.items()}
 
     return decide

@@ -22,13 +22,13 @@ SHARE_ALARM_MARGIN = 0.15
 """The usual alarms; docs/application/confidence.md says why."""
 
 
-def share_alarm(served: ServedRelease | None, wanted: float | None) -> float:
+def share_alarm(served: ServedRelease, wanted: float | None) -> float:
     """What was asked for, else a quarter, or more where the release itself is less certain than
     that.
     """
     if wanted is not None:
         return wanted
-    expected = expected_share(served.release.manifest) if served is not None else 0.0
+    expected = expected_share(served.release.manifest)
     return min(max(MIN_SHARE_ALARM, expected + SHARE_ALARM_MARGIN), 0.95)
 
 
@@ -71,13 +71,12 @@ class DriftMonitor:
                 return  # a late answer of the release before
             self._served = served
             self._recent.clear()
-        for each in decisions:
-            signs = _Signs(each.confidence < LOW_BELOW, not each.belongs)
+        for decision in decisions:
+            signs = _Signs(decision.confidence < LOW_BELOW, not decision.belongs)
             self._recent.append(signs)
 
-    def to_json(self, served: ServedRelease | None = None) -> dict[str, Any]:
+    def to_json(self, served: ServedRelease) -> dict[str, Any]:
         """What is known of the release in use, which may be newer than the last prompt."""
-        served = served or self._served
         recent = list(self._recent) if served is self._served else []
         uncertain = _share([signs.low_confidence for signs in recent])
         outside = _share([signs.out_of_scope for signs in recent])

@@ -67,7 +67,7 @@ class Shortcut:
             route for api in apis for route in api.routes if isinstance(route, APIRoute)
         ]
         self._handlers: dict[str, Handler] = {
-            each.path: each.endpoint for each in routes if each.methods == {"POST"}
+            route.path: route.endpoint for route in routes if route.methods == {"POST"}
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -121,11 +121,11 @@ def routing_api(
     api = APIRouter(tags=["routing"])
 
     def with_expert(router: Router, decision: Decision) -> dict[str, Any]:
-        told = decision.to_json()
+        answer = decision.to_json()
         choice = None if expert_of is None else expert_of(router, decision)
         if choice:
-            told |= choice.to_json()
-        return told
+            answer |= choice.to_json()
+        return answer
 
     @api.post(
         "/v1/route",
@@ -144,8 +144,7 @@ def routing_api(
             served, decision = await service.decide(turns)
             answer = with_expert(served.router, decision)
             answer |= origin(served.router)
-            if left_out:
-                answer |= _cut(left_out)
+            answer |= _cut(left_out)
             if wanted.after is not None:
                 answer |= await asyncio.to_thread(
                     _staying, served.router, decision, wanted.after, turns[0].text
@@ -153,8 +152,8 @@ def routing_api(
             return json_answer(answer)
         served, decisions = await service.decide_many(wanted.prompts)
         decided = [
-            with_expert(served.router, each) | _cut(left_out)
-            for each, (_, left_out) in zip(decisions, wanted.texts, strict=True)
+            with_expert(served.router, decision) | _cut(left_out)
+            for decision, (_, left_out) in zip(decisions, wanted.texts, strict=True)
         ]
         return json_answer({**origin(served.router), "decisions": decided})
 
@@ -288,11 +287,13 @@ async def _explained(
 
     def write(router: Router, explanations: list[Explanation]) -> bytes:
         decided = [
-            each.to_json()
-            | with_expert(router, each.decision)
+            explanation.to_json()
+            | with_expert(router, explanation.decision)
             | _cut(left_out)
-            | _staying(router, each.decision, wanted.after, turns[0].text)
-            for each, (turns, left_out) in zip(explanations, wanted.texts, strict=True)
+            | _staying(router, explanation.decision, wanted.after, turns[0].text)
+            for explanation, (turns, left_out) in zip(
+                explanations, wanted.texts, strict=True
+            )
         ]
         whole = (
             decided[0] | origin(router)

@@ -56,6 +56,16 @@ NO_DOMAIN = "none"
 _Result = TypeVar("_Result")
 
 
+def decision_headers(served: ServedRelease, decision: Decision) -> dict[str, str]:
+    """What headers tell of a decision; a domain's name may have any letters."""
+    return {
+        "x-ridgeway-domain": decision.domain or NO_DOMAIN,
+        "x-ridgeway-confidence": f"{decision.confidence:.4f}",
+        "x-ridgeway-router": decision.router,
+        "x-ridgeway-release": served.id,
+    }
+
+
 class RoutingThreads:
     """Routes with the release that is in use when a request begins, and returns it with the
     decisions.
@@ -218,6 +228,11 @@ class RoutingService:
         self.watchers: list[Look] = [self._watch_release]
         self._note_release()
 
+    @property
+    def router(self) -> Router:
+        """That of the release in use."""
+        return self.current.served.router
+
     async def decide(self, turns: Sequence[Turn]) -> tuple[ServedRelease, Decision]:
         """Where a prompt or a conversation should go."""
         began = time.perf_counter()
@@ -239,7 +254,7 @@ class RoutingService:
 
     def note(self, served: ServedRelease, decision: Decision, seconds: float) -> None:
         """Count a decision."""
-        current_request().told["router"] = decision.router
+        current_request().log_fields["router"] = decision.router
         self._count([decision], seconds)
         self.drift.observe(served, [decision])
 
@@ -308,8 +323,8 @@ class RoutingService:
         ):
             metric.set(math.nan if share is None else share)
         self.metrics.alarm.set(drift["alarm"])
-        own = self.metrics.exposition()
-        return own if self.peers is None else self.peers.merged(own)
+        content = self.metrics.exposition()
+        return content if self.peers is None else self.peers.merged(content)
 
     def share_metrics(self, peers: PeerMetrics) -> None:
         """From now on, what this and the other workers count is told together."""

@@ -14,6 +14,7 @@ from tests.support.in_process import (
     DOMAINS,
     EVERYONE,
     FALLBACK,
+    Fleet,
     GatewayExperts,
     GatewayMaker,
     experts_toml,
@@ -46,3 +47,9 @@ def cast(release: Path, tmp_path: Path) -> GatewayMaker:
             yield GatewayExperts(stack.enter_context(served(release, file)), experts)
 
     return play
+
+
+@pytest.fixture
+def fleet(release: Path, tmp_path: Path) -> Iterator[Fleet]:
+    with Fleet(release, tmp_path / "experts.toml") as fleet:
+        yield fleet

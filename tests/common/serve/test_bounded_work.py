@@ -28,6 +28,7 @@ from tests.support.fake_expert import (
     hangs,
     well,
 )
+from tests.support.in_process import chat
 from tests.support.serving import Serving, usual_release, write_experts
 from tests.support.waiting import processes_per_core
 
@@ -196,17 +197,11 @@ def flood(serving: Serving, kinds: Kinds, requests: int) -> Counter[int]:
 
 
 def long_questions(turn: int) -> tuple[str, Any]:
-    return "/v1/chat/completions", {
-        "model": "auto",
-        "messages": [{"role": "user", "content": TEXTS[0][:3_900_000]}],
-    }
+    return "/v1/chat/completions", chat("auto", TEXTS[0][:3_900_000])
 
 
 def short_questions(turn: int) -> tuple[str, Any]:
-    return "/v1/chat/completions", {
-        "model": "auto",
-        "messages": [{"role": "user", "content": f"{turn} words"}],
-    }
+    return "/v1/chat/completions", chat("auto", f"{turn} words")
 
 
 @contextlib.contextmanager

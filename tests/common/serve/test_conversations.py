@@ -20,7 +20,7 @@ from ridgeway.common.routing.exchange import exchange_of
 from ridgeway.common.serve import recent_notes
 from ridgeway.common.serve.recent_notes import NOTE_WAIT_S, Assignment, RecentNotes
 from tests.support.fake_expert import well
-from tests.support.in_process import DOMAINS, GatewayMaker, answered_by
+from tests.support.in_process import DOMAINS, GatewayExperts, GatewayMaker, answered_by
 from tests.support.serving import prompt_for, release_of
 from tests.support.waiting import processes_per_core
 
@@ -44,43 +44,43 @@ def chat(*said: tuple[str, Any], **more: Any) -> dict[str, Any]:
     }
 
 
+def ask(shown: GatewayExperts, *said: str, **more: Any) -> tuple[str, str]:
+    """What a user said, whom something was answered each time: who answers now, and why."""
+    turns = [part for text in said for part in (("user", text), ("assistant", "ok"))]
+    body = chat(*turns[:-1], **more)
+    return answered_by(shown.local.post("/v1/chat/completions", body))
+
+
 def test_a_follow_up_stays_and_a_new_topic_is_followed(cast: GatewayMaker) -> None:
     """Also where the client sends no history, under a session's name; and another session is
     another conversation.
     """
     with cast() as shown:
 
-        def ask(body: Any, **headers: str) -> tuple[str, str]:
+        def of(text: str, session: str) -> tuple[str, str]:
             return answered_by(
-                shown.local.post("/v1/chat/completions", body, **headers)
+                shown.local.post(
+                    "/v1/chat/completions",
+                    chat(("user", text)),
+                    **{"x-session-id": session},
+                )
             )
 
         law, code = LONG["law"], LONG["code"]
-        assert ask(chat(("user", law)))[0] == "law"
-        follow_up = chat(("user", law), ("assistant", "yes"), ("user", code[:3]))
-        assert ask(follow_up) == ("law", "sticky")
-        assert ask(chat(("user", law), ("assistant", "yes"), ("user", code))) == (
-            "code",
-            "best",
-        )
-        named = {"x-session-id": "one"}
-        assert ask(chat(("user", law)), **named)[0] == "law"
-        assert ask(chat(("user", code[:3])), **named) == ("law", "sticky")
-        assert ask(chat(("user", code[:3])), **{"x-session-id": "two"})[0] == "code"
-        assert ask(chat(("user", code)), **named)[0] == "code"
-        assert ask(chat(("user", law[:3])), **named) == ("code", "sticky")
+        assert ask(shown, law)[0] == "law"
+        assert ask(shown, law, code[:3]) == ("law", "sticky")
+        assert ask(shown, law, code) == ("code", "best")
+        assert of(law, "one")[0] == "law"
+        assert of(code[:3], "one") == ("law", "sticky")
+        assert of(code[:3], "two")[0] == "code"
+        assert of(code, "one")[0] == "code"
+        assert of(law[:3], "one") == ("code", "sticky")
 
 
 def test_what_is_not_known_is_seen_from_the_turns_before(cast: GatewayMaker) -> None:
     """After a restart, or in another worker, a follow-up goes where its conversation was."""
     with cast() as shown:
-        body = chat(
-            ("user", LONG["law"]), ("assistant", "yes"), ("user", LONG["code"][:3])
-        )
-        assert answered_by(shown.local.post("/v1/chat/completions", body)) == (
-            "law",
-            "sticky",
-        )
+        assert ask(shown, LONG["law"], LONG["code"][:3]) == ("law", "sticky")
 
 
 @pytest.mark.parametrize(
@@ -93,23 +93,17 @@ def test_tools_stay_with_who_asked_for_them(
 ) -> None:
     """Whatever a tool says, and also if another expert had answered in the first one's place."""
     with cast() as shown:
-        asked = chat(("user", LONG["law"]))
         loop = chat(("user", LONG["law"]), ("assistant", ""), result)
-        assert answered_by(shown.local.post("/v1/chat/completions", asked))[0] == "law"
-        assert answered_by(shown.local.post("/v1/chat/completions", loop)) == (
-            "law",
-            "sticky",
-        )
+
+        def goes_on() -> tuple[str, str]:
+            return answered_by(shown.local.post("/v1/chat/completions", loop))
+
+        assert ask(shown, LONG["law"])[0] == "law"
+        assert goes_on() == ("law", "sticky")
         shown.experts["law"].part = lambda asked: asked.reply(500, b"{}")
-        assert (
-            answered_by(shown.local.post("/v1/chat/completions", asked))[0]
-            == "generalist"
-        )
+        assert ask(shown, LONG["law"])[0] == "generalist"
         shown.experts["law"].part = well("law")
-        assert answered_by(shown.local.post("/v1/chat/completions", loop)) == (
-            "generalist",
-            "sticky",
-        )
+        assert goes_on() == ("generalist", "sticky")
 
 
 def test_memory_is_bounded_and_shared_and_holds_no_text(
@@ -210,24 +204,13 @@ def test_two_chats_are_told_apart_by_all_that_was_said_before() -> None:
         ("user", "hi"),
         ("assistant", "Hello!"),
     ]
-    law = found_by(*start, ("user", "a contract"), ("assistant", "Yes."))
-    assert law == exchange_of([*start, ("user", "a contract")]).noted_as
-    assert law != found_by(*start, ("user", "a neural network"), ("assistant", "Yes."))
-    assert law != found_by(
-        *start[:2], ("assistant", "Hey"), ("user", "a contract"), ("assistant", "Yes.")
-    )
-    assert law != found_by(
-        ("system", "Be brief."),
-        *start[1:],
-        ("user", "a contract"),
-        ("assistant", "Yes."),
-    )
-    assert law == found_by(
-        ("system", "It is 10:03."),
-        *start[1:],
-        ("user", "a contract"),
-        ("assistant", "Yes."),
-    )
+    contract: list[Message] = [("user", "a contract"), ("assistant", "Yes.")]
+    law = found_by(*start, *contract)
+    assert law == exchange_of([*start, contract[0]]).noted_as
+    assert law != found_by(*start, ("user", "a neural network"), contract[1])
+    assert law != found_by(*start[:2], ("assistant", "Hey"), *contract)
+    assert law != found_by(("system", "Be brief."), *start[1:], *contract)
+    assert law == found_by(("system", "It is 10:03."), *start[1:], *contract)
 
 
 def test_what_a_coding_agent_adds_decides_nothing() -> None:
@@ -266,54 +249,33 @@ def test_who_speaks_is_read_from_the_body(cast: GatewayMaker, other: str) -> Non
     is.
     """
     with cast() as shown:
-
-        def ask(*said: str, **more: Any) -> tuple[str, str]:
-            turns = [
-                part for text in said for part in (("user", text), ("assistant", "ok"))
-            ]
-            return answered_by(
-                shown.local.post("/v1/chat/completions", chat(*turns[:-1], **more))
-            )
-
         opening = LONG["code"][:3]
-        assert ask(opening)[0] == "code"
-        assert ask(opening, LONG["law"])[0] == "law"
-        assert ask(opening, LONG["law"], opening) == ("law", "sticky")
-        assert ask(opening, LONG["law"], opening, **OTHER_BODIES[other])[0] == "law"
+        assert ask(shown, opening)[0] == "code"
+        assert ask(shown, opening, LONG["law"])[0] == "law"
+        assert ask(shown, opening, LONG["law"], opening) == ("law", "sticky")
+        assert (
+            ask(shown, opening, LONG["law"], opening, **OTHER_BODIES[other])[0] == "law"
+        )
 
 
 def test_users_who_begin_alike_are_not_mixed_up(cast: GatewayMaker) -> None:
     """Neither gets the other's expert, and one who has spoken of neither gets none of theirs."""
     with cast() as shown:
-
-        def ask(*said: str) -> str:
-            turns = [
-                part for text in said for part in (("user", text), ("assistant", "ok"))
-            ]
-            return answered_by(
-                shown.local.post("/v1/chat/completions", chat(*turns[:-1]))
-            )[0]
-
-        first = ask("?")
-        assert ask("?", LONG["law"]) == "law"
-        assert ask("?", LONG["code"]) == "code"
-        assert ask("?", LONG["law"], "?") == "law"
-        assert ask("?", LONG["code"], "?") == "code"
-        assert ask("?", "?") == first
+        first = ask(shown, "?")[0]
+        assert ask(shown, "?", LONG["law"])[0] == "law"
+        assert ask(shown, "?", LONG["code"])[0] == "code"
+        assert ask(shown, "?", LONG["law"], "?")[0] == "law"
+        assert ask(shown, "?", LONG["code"], "?")[0] == "code"
+        assert ask(shown, "?", "?")[0] == first
 
 
 def test_a_chat_with_the_fallback_stays_there(cast: GatewayMaker) -> None:
     """A few words are no reason to leave it; a question that is clearly of a domain is."""
     with cast() as shown:
-
-        def ask(*said: tuple[str, str]) -> tuple[str, str]:
-            return answered_by(shown.local.post("/v1/chat/completions", chat(*said)))
-
-        router = shown.local.service.current.served.router
+        router = shown.local.service.router
         router.confidence = replace(
             router.confidence, threshold=0.6, fallback="generalist"
         )
-        begun = ("user", "?"), ("assistant", "Yes?")
-        assert ask(begun[0])[0] == "generalist"
-        assert ask(*begun, ("user", LONG["code"][:3])) == ("generalist", "sticky")
-        assert ask(*begun, ("user", LONG["code"])) == ("code", "best")
+        assert ask(shown, "?")[0] == "generalist"
+        assert ask(shown, "?", LONG["code"][:3]) == ("generalist", "sticky")
+        assert ask(shown, "?", LONG["code"]) == ("code", "best")

@@ -5,14 +5,12 @@ so.
 from __future__ import annotations
 
 import contextlib
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Semaphore
 
 import httpx
 import pytest
-from fastapi import FastAPI
 
 from tests.support.fake_expert import (
     CHUNKED,
@@ -35,15 +33,16 @@ from tests.support.serving import (
     word_of,
     write_experts,
 )
-from tests.support.waiting import wait_for, wait_for_end
+from tests.support.waiting import wait_for
+
+DOMAINS = ("code", "law")
 
 
 @contextlib.contextmanager
 def served(folder: Path, expert: Expert, **settings: float) -> Iterator[Serving]:
-    release_of(folder / "release", ["code", "law"])
-    file = write_experts(
-        folder / "experts.toml", {"code": expert.url, "law": expert.url}
-    )
+    release_of(folder / "release", DOMAINS)
+    urls = dict.fromkeys(DOMAINS, expert.url)
+    file = write_experts(folder / "experts.toml", urls)
     with Serving(
         folder, folder / "release", "--experts", file, settings=settings
     ) as serving:
@@ -65,8 +64,7 @@ def test_what_is_under_way_is_finished_and_readiness_fails_first(
         with serving.streamed("code") as stream:
             events = tokens_of(stream.iter_lines())
             assert word_of(next(events)) == WORDS[0]
-            assert serving.process is not None
-            serving.process.send_signal(signal.SIGTERM)
+            serving.ask_to_end()
             with httpx.Client(base_url=serving.url, trust_env=False) as other:
                 wait_for(
                     "readiness fails", lambda: other.get("/readyz").status_code == 503
@@ -82,10 +80,7 @@ def test_what_is_under_way_is_finished_and_readiness_fails_first(
                 steps.release()
             assert [word_of(event) for event in events] == [*WORDS[1:], "[DONE]"]
         serving.http.close()
-        assert (
-            wait_for_end(serving.process, patience_s=20.0, details=lambda: serving.said)
-            == 0
-        )
+        assert serving.exit_code() == 0
 
 
 @pytest.mark.slow
@@ -102,22 +97,10 @@ def test_a_stream_that_is_cut_ends_with_an_error_and_a_last_chunk(
         with serving.streamed("code") as stream:
             events = tokens_of(stream.iter_lines())
             assert [word_of(next(events)) for _ in range(2)] == list(WORDS[:2])
-            assert serving.process is not None
-            serving.process.send_signal(signal.SIGTERM)
+            serving.ask_to_end()
             last = list(events)  # raises if the answer is not ended as HTTP wants it
             assert [event["error"]["code"] for event in last] == ["stopping"]
-        assert (
-            wait_for_end(serving.process, patience_s=20.0, details=lambda: serving.said)
-            == 0
-        )
-
-
-api = FastAPI()
-
-
-@api.get("/")
-async def hello() -> str:
-    return "hello"
+        assert serving.exit_code() == 0
 
 
 def test_no_stream_is_dropped_over_twenty_releases(tmp_path: Path) -> None:
@@ -137,16 +120,16 @@ def test_no_stream_is_dropped_over_twenty_releases(tmp_path: Path) -> None:
         asked.chunk(b"")
 
     release = tmp_path / "release"
-    release_of(release, ["code", "law"])
+    release_of(release, DOMAINS)
     with Expert(a_word_for_each_release) as expert:
         file = tmp_path / "experts.toml"
-        file.write_text(experts_toml({"code": expert.url, "law": expert.url}))
+        file.write_text(experts_toml(dict.fromkeys(DOMAINS, expert.url)))
         with local_service(release, file) as local, contextlib.ExitStack() as stack:
             opened = [stack.enter_context(local.streamed()) for _ in range(streams)]
             readers = [tokens_of(each.iter_lines()) for each in opened]
             assert {word_of(next(reader)) for reader in readers} == {"begun"}
             for turn in range(turns):
-                taken = release_of(release, ["code", "law"], strength=200 + turn)
+                taken = release_of(release, DOMAINS, strength=200 + turn)
                 current = local.service.current
                 wait_for("the release is taken", lambda: current.served.id == taken)  # noqa: B023
                 for _ in range(streams):

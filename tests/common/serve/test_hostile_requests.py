@@ -7,17 +7,12 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
-from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
-from ridgeway.common.http.access_rules import AccessRules
-from ridgeway.common.http.api_keys import KeyRing, add_key
 from tests.support.fake_expert import Expert, well
 from tests.support.in_process import DOMAINS, Local, memory
 from tests.support.in_process import served as service_of
@@ -170,30 +165,6 @@ def test_a_prompt_of_five_megabytes_is_too_large(served: Local, path: str) -> No
     assert memory() - before < 60 * MB
 
 
-def test_a_body_without_a_length_is_counted_while_it_comes(served: Local) -> None:
-    """Sent in pieces without an end, it is refused when it is too large, and no later."""
-
-    def pieces() -> Iterator[bytes]:
-        yield b'{"model": "auto", "messages": [{"role": "user", "content": "'
-        for _ in range(200):
-            yield SECRET.encode() * 30_000
-
-    before = memory()
-    response = None
-    with contextlib.suppress(
-        httpx.HTTPError
-    ):  # the connection may be closed while we still send
-        response = served.http.post(
-            "/v1/chat/completions",
-            content=pieces(),
-            headers={"content-type": "application/json"},
-        )
-    if response is not None:
-        assert response.status_code == 413, response.text
-        complaint(response)
-    assert memory() - before < 60 * MB
-
-
 def test_a_long_conversation_within_the_limit_is_answered(served: Local) -> None:
     """Three megabytes of talk are allowed, and routed."""
     messages = [{"role": "user", "content": f"{SECRET} " + "abc " * 1000}] * 750
@@ -206,21 +177,15 @@ def test_a_long_conversation_within_the_limit_is_answered(served: Local) -> None
 @pytest.mark.parametrize(
     "words",
     [
-        b"GET / HTTP/9.9\r\n\r\n",
-        b"\x16\x03\x01\x02\x00\x01\x00",
         HEAD + b"content-length: -5\r\n\r\n",
         HEAD + b"content-length: 5\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
-        b"GET / HTTP/1.1\r\n" + b"x: " + b"y" * 200_000 + b"\r\n\r\n",
         HEAD + b"content-length: 999\r\n\r\n{",
         b"GET / HTTP/1.1\r\nhost: 127.0.0.1\r\nHost: 127.0.0.1\r\n\r\n",
         b"GET /healthz HTTP/1.1\r\nhost: evil.example\r\nhost: 127.0.0.1\r\n\r\n",
     ],
     ids=[
-        "version",
-        "tls",
         "negative",
         "two-lengths",
-        "long-head",
         "left-early",
         "same-hosts",
         "two-hosts",
@@ -289,48 +254,3 @@ def test_what_looks_like_values_inside_a_text_is_text(served: Local) -> None:
     """
     text = json.dumps({"[{:": "\\"}) * 60_000
     assert served.post("/v1/route", {"prompt": text}).status_code == 200
-
-
-def test_a_flood_without_a_key_is_turned_away(
-    release: Path,
-    experts_file: Path,
-    experts: dict[str, Expert],
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """Hundreds of requests without a key, large ones among them: 401 or 429 each, no expert asked,
-    no memory kept.
-    """
-    asked = sum(len(each.asked) for each in experts.values())
-    key, _ = add_key(tmp_path / "keys.toml", "tester")
-    bodies: list[Any] = [
-        chat("auto", "hello"),
-        {"prompt": SECRET},
-        chat("auto", "x" * 500_000),
-    ]
-
-    def ask(number: int) -> int:
-        headers = {"authorization": f"Bearer wrong-{number}"} if number % 2 else {}
-        response = strangers.post(
-            POSTS[number % 2], json=bodies[number % 3], headers=headers
-        )
-        complaint(response)
-        return response.status_code
-
-    with service_of(
-        release, experts_file, AccessRules(KeyRing(tmp_path / "keys.toml"))
-    ) as keyed:
-        before = memory()
-        url = keyed.http.base_url
-        with (
-            httpx.Client(base_url=url, trust_env=False, timeout=30.0) as strangers,
-            ThreadPoolExecutor(16) as pool,
-        ):
-            statuses = Counter(pool.map(ask, range(600)))
-        assert set(statuses) == {401, 429}, statuses
-        assert sum(len(each.asked) for each in experts.values()) == asked
-        assert memory() - before < 60 * MB
-        assert keyed.counted("refusals_total", reason="key") == statuses[401]
-        keyed.http.headers["authorization"] = f"Bearer {key}"
-        assert_well(keyed, caplog)
-        assert key not in caplog.text

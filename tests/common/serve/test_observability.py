@@ -4,35 +4,28 @@ never a prompt.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import os
 import re
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from threading import Semaphore
 from typing import Any
 
-import httpx
 import pytest
 
 from ridgeway.common.base.errors import InputError
-from ridgeway.common.experts.experts_file import ExpertsFile
 from ridgeway.common.http.access_rules import AccessRules
 from ridgeway.common.http.api_keys import KeyRing, add_key
 from ridgeway.common.http.log_lines import FIELDS, LineFormatter
 from ridgeway.common.serve import tracing
-from ridgeway.common.serve.gateway.gateway import Gateway
 from ridgeway.common.serve.gateway.token_usage import (
     StreamedUsage,
     TokenUsage,
     whole_usage,
 )
-from ridgeway.common.serve.http_app import create_app
-from ridgeway.common.serve.routing.current_release import ReleaseSource
-from ridgeway.common.serve.routing.routing_service import RoutingService
 from tests.common.serve.gateway.api_experts import anthropic_expert, openai_expert
 from tests.support.fake_expert import (
     END,
@@ -45,7 +38,7 @@ from tests.support.fake_expert import (
     wait_for,
     well,
 )
-from tests.support.in_process import DOMAINS, chat, experts_toml, running
+from tests.support.in_process import DOMAINS, Fleet, chat, running
 from tests.support.serving import Serving, prompt_for, release_of, write_experts
 
 DASHBOARD = (
@@ -55,101 +48,51 @@ PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 SECRET = "zyzzyva"
 LAW = prompt_for("law", DOMAINS)
 
-Watched = Callable[
-    ..., contextlib.AbstractContextManager[tuple[httpx.Client, RoutingService]]
-]
+CHATS = "/v1/chat/completions"
 
 
-@pytest.fixture
-def watched(release: Path, tmp_path: Path) -> Watched:
-    """The service with the experts of a text, with keys if they are asked for."""
-
-    @contextlib.contextmanager
-    def play(text: str, keys: Path | None = None) -> Iterator[Any]:
-        file = tmp_path / "experts.toml"
-        file.write_text(text)
-        service = RoutingService(ReleaseSource(release), watch_s=0)
-        rules = AccessRules(keys=KeyRing(keys) if keys else None)
-        app = create_app(
-            service, gateway=Gateway(service, ExpertsFile(file)), rules=rules
-        )
-        with (
-            running(app) as url,
-            httpx.Client(base_url=url, trust_env=False, verify=False) as http,
-        ):
-            yield http, service
-
-    return play
+def keyed(keys: Path) -> AccessRules:
+    return AccessRules(keys=KeyRing(keys))
 
 
 # Ids and traces
 
 
 def test_a_request_has_one_id_from_the_client_to_the_expert_and_back(
-    watched: Watched,
+    fleet: Fleet,
 ) -> None:
     """The client's own if it can stand in a header; else one that is made; in errors too."""
-    with (
-        Expert(well("law")) as law,
-        watched(experts_toml({"law": law.url}, 'fallback = "law"')) as (http, _),
-    ):
-        answered = http.post(
-            "/v1/chat/completions",
-            json=chat("law", "x"),
-            headers={"x-request-id": "shop-1/a"},
-        )
-        assert (
-            answered.headers["x-request-id"]
-            == law.last().headers["x-request-id"]
-            == "shop-1/a"
-        )
-        made = http.post(
-            "/v1/chat/completions",
-            json=chat("law", "x"),
-            headers={b"x-request-id": "a b\u00e4".encode()},
-        )
-        assert re.fullmatch("[0-9a-f]{32}", made.headers["x-request-id"])
-        assert law.last(1).headers["x-request-id"] == made.headers["x-request-id"]
-        refused = http.post(
-            "/v1/messages", content=b"{", headers={"x-request-id": "mine"}
-        )
-        assert (
-            refused.status_code,
-            refused.headers["x-request-id"],
-            refused.headers["request-id"],
-        ) == (
-            415,
-            "mine",
-            "mine",
-        )
-        assert (
-            http.get("/nowhere").headers["x-request-id"]
-            != http.get("/nowhere").headers["x-request-id"]
-        )
+    http = fleet.serve({"law": {}}).http
+    law = fleet.experts["law"]
+    body = chat("law", "x")
+    answered = http.post(CHATS, json=body, headers={"x-request-id": "shop-1/a"})
+    assert answered.headers["x-request-id"] == "shop-1/a"
+    assert law.last().headers["x-request-id"] == "shop-1/a"
+    odd = {b"x-request-id": "a b\u00e4".encode()}
+    made = http.post(CHATS, json=body, headers=odd).headers["x-request-id"]
+    assert re.fullmatch("[0-9a-f]{32}", made)
+    assert law.last(1).headers["x-request-id"] == made
+    own = {"x-request-id": "mine"}
+    refused = http.post("/v1/messages", content=b"{", headers=own)
+    assert refused.status_code == 415
+    assert refused.headers["x-request-id"] == refused.headers["request-id"] == "mine"
+    two = [http.get("/nowhere").headers["x-request-id"] for _ in range(2)]
+    assert two[0] != two[1]
 
 
-def test_a_clients_trace_is_passed_on_to_experts(watched: Watched) -> None:
+@pytest.mark.parametrize(
+    "parent", [PARENT, PARENT[:-1], "ff" + PARENT[2:], PARENT.upper(), ""]
+)
+def test_a_clients_trace_is_passed_on_to_experts(fleet: Fleet, parent: str) -> None:
     """As W3C writes it, with its state; what is no trace goes no further."""
-    with (
-        Expert(well("law")) as law,
-        watched(experts_toml({"law": law.url}, 'fallback = "law"')) as (http, _),
-    ):
-        for parent in (PARENT, PARENT[:-1], "ff" + PARENT[2:], PARENT.upper(), ""):
-            headers = {
-                "traceparent": parent,
-                "tracestate": "vendor=1",
-                "baggage": "user=7",
-            }
-            assert (
-                http.post(
-                    "/v1/chat/completions", json=chat("law", "x"), headers=headers
-                ).status_code
-                == 200
-            )
-            heard = law.asked[-1].headers
-            assert heard.get("traceparent") == (parent if parent == PARENT else None)
-            assert heard.get("tracestate") == ("vendor=1" if parent == PARENT else None)
-            assert "baggage" not in heard
+    local = fleet.serve({"law": {}})
+    sent = {"traceparent": parent, "tracestate": "vendor=1", "baggage": "user=7"}
+    assert local.post(CHATS, chat("law", "x"), **sent).status_code == 200
+    received = fleet.experts["law"].last().headers
+    state = ("traceparent", "tracestate") if parent == PARENT else ()
+    assert {name: received[name] for name in sent if name in received} == {
+        name: sent[name] for name in state
+    }
 
 
 @pytest.fixture
@@ -168,22 +111,16 @@ def kept(monkeypatch: pytest.MonkeyPatch) -> Any:
     return kept
 
 
-def test_spans_tell_of_routing_and_of_each_attempt(watched: Watched, kept: Any) -> None:
+def test_spans_tell_of_routing_and_of_each_attempt(fleet: Fleet, kept: Any) -> None:
     """In the client's trace; the expert is told of the attempt's own span; no prompt is in any of
     them.
     """
-    with contextlib.ExitStack() as stack:
-        bad, good = (
-            stack.enter_context(Expert(part)) for part in (dies_at_once, well("law"))
-        )
-        addresses = f'[experts.law]\naddresses = ["{bad.url}", "{good.url}"]\nmodel = "law-model"\n'
-        http, _ = stack.enter_context(watched(f'fallback = "law"\n{addresses}'))
-        body = chat("auto", f"{SECRET} {LAW}")
-        answered = http.post(
-            "/v1/chat/completions", json=body, headers={"traceparent": PARENT}
-        )
-        assert answered.status_code == 200
-        heard = good.last().headers["traceparent"]
+    bad, good = fleet.start(dies_at_once, well("law"))
+    local = fleet.serve({"law": {"addresses": [bad.url, good.url]}})
+    body = chat("auto", f"{SECRET} {LAW}")
+    answered = local.post(CHATS, body, traceparent=PARENT)
+    assert answered.status_code == 200
+    heard = good.last().headers["traceparent"]
     spans = kept.get_finished_spans()
     names = [span.name for span in spans]
     assert sorted(names) == ["POST", "chat law-model", "chat law-model", "route"]
@@ -193,12 +130,9 @@ def test_spans_tell_of_routing_and_of_each_attempt(watched: Watched, kept: Any) 
     assert facts["POST"]["ridgeway.request_id"] == answered.headers["x-request-id"]
     assert facts["route"]["ridgeway.domain"] == "law"
     assert facts["route"]["ridgeway.router"] == "table"
-    attempts = [
-        dict(span.attributes or {}) for span in spans if span.name == "chat law-model"
-    ]
-    assert [
-        (each["ridgeway.address"], each["ridgeway.outcome"]) for each in attempts
-    ] == [(1, "failed"), (2, "ok")]
+    attempts = [dict(span.attributes or {}) for span in attempted(spans)]
+    assert [each["ridgeway.address"] for each in attempts] == [1, 2]
+    assert attempts[1]["ridgeway.outcome"] == "ok"
     assert attempts[0] == {
         "gen_ai.operation.name": "chat",
         "gen_ai.provider.name": "openai",
@@ -209,23 +143,24 @@ def test_spans_tell_of_routing_and_of_each_attempt(watched: Watched, kept: Any) 
         "error.type": "failed",
     }
     assert attempts[1]["gen_ai.response.model"] == "law"
-    assert (
-        attempts[1]["gen_ai.usage.input_tokens"],
-        attempts[1]["gen_ai.usage.output_tokens"],
-    ) == (1, 1)
+    assert attempts[1]["gen_ai.usage.input_tokens"] == 1
+    assert attempts[1]["gen_ai.usage.output_tokens"] == 1
     assert "error.type" not in attempts[1]
     contexts = [span.get_span_context() for span in spans]
     assert {f"{each.trace_id:032x}" for each in contexts if each} == {PARENT[3:35]}
-    last = next(
-        span for span in reversed(spans) if span.name == "chat law-model"
-    ).get_span_context()
+    last = attempted(spans)[-1].get_span_context()
     assert last is not None and heard == f"00-{PARENT[3:35]}-{last.span_id:016x}-01"
     root = next(span for span in spans if span.name == "POST")
     assert root.parent is not None and f"{root.parent.span_id:016x}" == PARENT[36:52]
     assert SECRET not in " ".join(span.to_json() for span in spans)
 
 
-def test_the_span_of_a_stream_ends_with_the_stream(watched: Watched, kept: Any) -> None:
+def attempted(spans: Any) -> list[Any]:
+    """Those of requests to experts."""
+    return [span for span in spans if span.name.startswith("chat")]
+
+
+def test_the_span_of_a_stream_ends_with_the_stream(fleet: Fleet, kept: Any) -> None:
     """With the tokens that it used; and as a failure, if the stream breaks off."""
     used = b'data: {"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 2}}\n\n'
     steps = Semaphore(0)
@@ -239,40 +174,29 @@ def test_the_span_of_a_stream_ends_with_the_stream(watched: Watched, kept: Any) 
         asked.stream(events())
 
     def ended() -> list[Any]:
-        return [
-            span for span in kept.get_finished_spans() if span.name.startswith("chat")
-        ]
+        return attempted(kept.get_finished_spans())
 
-    with (
-        Expert(slow) as law,
-        watched(experts_toml({"law": law.url}, 'fallback = "law"')) as (http, _),
-    ):
-        body = chat("law", f"{SECRET} {LAW}") | {"stream": True}
-        with http.stream("POST", "/v1/chat/completions", json=body) as answer:
-            pieces = answer.iter_raw()
-            next(pieces)
-            assert not ended()
-            steps.release()
-            list(pieces)
-        wait_for(lambda: len(ended()) == 1, "the span has ended")
-        law.part = dies_after_two
-        with http.stream("POST", "/v1/chat/completions", json=body) as answer:
-            law.last(1).was_read.set()
-            assert b"expert_broken_off" in answer.read()
-        wait_for(lambda: len(ended()) == 2, "the span has ended")
+    local = fleet.serve({"law": {}})
+    law = fleet.experts["law"]
+    law.part = slow
+    with local.streamed("law", f"{SECRET} {LAW}") as answer:
+        pieces = answer.iter_raw()
+        next(pieces)
+        assert not ended()
+        steps.release()
+        list(pieces)
+    wait_for(lambda: len(ended()) == 1, "the span has ended")
+    law.part = dies_after_two
+    with local.streamed("law", f"{SECRET} {LAW}") as answer:
+        law.last(1).was_read.set()
+        assert b"expert_broken_off" in answer.read()
+    wait_for(lambda: len(ended()) == 2, "the span has ended")
     whole, broken = (dict(span.attributes or {}) for span in ended())
-    assert (whole["gen_ai.response.model"], whole["ridgeway.outcome"]) == (
-        "law-7b",
-        "ok",
-    )
-    assert (
-        whole["gen_ai.usage.input_tokens"],
-        whole["gen_ai.usage.output_tokens"],
-    ) == (7, 2)
-    assert (broken["ridgeway.outcome"], broken["error.type"]) == (
-        "broken_off",
-        "broken_off",
-    )
+    assert whole["gen_ai.response.model"] == "law-7b"
+    assert whole["ridgeway.outcome"] == "ok"
+    assert whole["gen_ai.usage.input_tokens"] == 7
+    assert whole["gen_ai.usage.output_tokens"] == 2
+    assert broken["ridgeway.outcome"] == broken["error.type"] == "broken_off"
     assert SECRET not in " ".join(span.to_json() for span in kept.get_finished_spans())
 
 
@@ -335,39 +259,36 @@ def test_lines_have_levels_and_times_in_utc() -> None:
     }
 
 
+def lines_of(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
+    """What was logged of requests."""
+    return [
+        record.__dict__[FIELDS]
+        for record in caplog.records
+        if record.message == "answered"
+    ]
+
+
 def test_a_failed_request_is_a_line_at_the_usual_level(
-    watched: Watched, caplog: pytest.LogCaptureFixture
+    fleet: Fleet, caplog: pytest.LogCaptureFixture
 ) -> None:
     """With its expert, reason and code; a stream that broke says so, and one that its client has
     left is no failure.
     """
-
-    def breaks(asked: Asked) -> None:
-        asked.stream([token("one")])
-
-    with Expert(dies_at_once) as law, Expert(breaks) as code, Expert(pours) as more:
-        text = experts_toml({"law": law.url, "code": code.url, "médecine": more.url})
-        with watched(text) as (http, service):
-            http.post("/v1/chat/completions", json=chat("auto", f"{SECRET} {LAW}"))
-            http.post("/v1/chat/completions", json=chat("code", SECRET, stream=True))
-            http.post("/v1/chat/completions", json=chat("nobody", SECRET))
-            with http.stream(
-                "POST",
-                "/v1/chat/completions",
-                json=chat("médecine", SECRET, stream=True),
-            ) as response:
-                lines = response.iter_lines()
-                next(lines)
-            streams = service.metrics.registry.get_sample_value
-            wait_for(lambda: streams("ridgeway_streams") == 0, "the stream has ended")
-    answered = [
-        each.__dict__[FIELDS] for each in caplog.records if each.message == "answered"
-    ]
-    told = [
+    chain: Any = {"fallbacks": []}
+    local = fleet.serve({"law": chain, "code": {}, "médecine": {}})
+    fleet.experts["law"].part = dies_at_once
+    fleet.experts["code"].part = lambda asked: asked.stream([token("one")])
+    fleet.experts["médecine"].part = pours
+    local.chat("auto", f"{SECRET} {LAW}")
+    local.chat("code", SECRET, stream=True)
+    local.chat("nobody", SECRET)
+    with local.streamed("médecine", SECRET) as response:
+        next(response.iter_lines())
+    wait_for(lambda: local.counted("streams") == 0, "the stream has ended")
+    assert [
         (each["status"], each["expert"], each["reason"], each["error"])
-        for each in answered
-    ]
-    assert told == [
+        for each in lines_of(caplog)
+    ] == [
         (502, "law", "best", "expert_failed"),
         (200, "code", "forced", "expert_broken_off"),
     ]
@@ -425,54 +346,29 @@ def test_every_line_of_the_service_is_json_where_it_is_asked_for(
 
 
 def test_at_level_info_each_request_is_a_line_without_what_it_asks(
-    watched: Watched, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    fleet: Fleet, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its path, status, time, id, key and expert; at the usual level there is none."""
-    key, _ = add_key(tmp_path / "keys.toml", "shop")
-    text = 'fallback = "law"\n'
-    with (
-        Expert(well("law")) as law,
-        watched(experts_toml({"law": law.url}, text), keys=tmp_path / "keys.toml") as (
-            http,
-            _,
-        ),
-    ):
-        headers = {"authorization": f"Bearer {key}", "x-request-id": "r1"}
-        body = chat("auto", f"{SECRET} {LAW}")
-        http.post("/v1/chat/completions", json=body, headers=headers)
-        assert not [each for each in caplog.records if each.message == "answered"]
-        with caplog.at_level(logging.INFO, "ridgeway.http"):
-            http.post(
-                "/v1/chat/completions", json={**body, "stream": True}, headers=headers
-            )
-            http.get(f"/{SECRET}", headers=headers)
-            wait_for(
-                lambda: sum(each.message == "answered" for each in caplog.records) == 2,
-                "both are told",
-            )
-    lines = [
-        json.loads(LineFormatter("json").format(each))
-        for each in caplog.records
-        if each.message == "answered"
-    ]
-    lines.sort(
-        key=lambda each: str(each["path"])
-    )  # the end of a stream may be told after the next request
-    assert [(each["path"], each["status"], each["key"]) for each in lines] == [
-        ("/v1/chat/completions", 200, "shop"),
-        ("other", 404, "shop"),
-    ]
-    assert (lines[0]["expert"], lines[0]["reason"], lines[0]["request_id"]) == (
-        "law",
-        "best",
-        "r1",
-    )
-    assert lines[0]["router"] == "table"
-    assert 0 < lines[0]["seconds"] < 60
-    everything = " ".join(
-        LineFormatter("json").format(each) + each.getMessage()
-        for each in caplog.records
-    )
+    keys = tmp_path / "keys.toml"
+    key, _ = add_key(keys, "shop")
+    local = fleet.serve({"law": {}}, rules=keyed(keys))
+    own = {"authorization": f"Bearer {key}", "x-request-id": "r1"}
+    local.http.headers.update(own)
+    local.chat("auto", f"{SECRET} {LAW}")
+    assert not lines_of(caplog)
+    with caplog.at_level(logging.INFO, "ridgeway.http"):
+        local.chat("auto", f"{SECRET} {LAW}", stream=True)
+        local.http.get(f"/{SECRET}")
+        wait_for(lambda: len(lines_of(caplog)) == 2, "both are told")
+    # the end of a stream may be told after the next request
+    line, other = sorted(lines_of(caplog), key=lambda line: str(line["path"]))
+    assert (line["path"], line["status"]) == (CHATS, 200)
+    assert (other["path"], other["status"]) == ("other", 404)
+    assert line["key"] == other["key"] == "shop"
+    assert (line["expert"], line["reason"], line["router"]) == ("law", "best", "table")
+    assert line["request_id"] == "r1"
+    assert 0 < line["seconds"] < 60
+    everything = " ".join(map(LineFormatter("json").format, caplog.records))
     assert SECRET not in everything and key not in everything
 
 
@@ -481,70 +377,41 @@ def test_at_level_info_each_request_is_a_line_without_what_it_asks(
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_tokens_and_cost_are_counted_by_key_and_expert(
-    watched: Watched, tmp_path: Path, stream: bool
+    fleet: Fleet, tmp_path: Path, stream: bool
 ) -> None:
     """What the experts say they used, in either API and in responses, at the prices of
     experts.toml.
     """
-    key, _ = add_key(tmp_path / "keys.toml", "shop")
-    with (
-        running(openai_expert("code")) as code,
-        running(anthropic_expert("law")) as law,
+    keys = tmp_path / "keys.toml"
+    key, _ = add_key(keys, "shop")
+    apps = openai_expert("code"), anthropic_expert("law")
+    urls = [f"{fleet.enter_context(running(app))}/v1" for app in apps]
+    prices = {"prompt_price": 2.0, "answer_price": 10.0}
+    code = {"addresses": urls[:1], **prices}
+    law = {"addresses": urls[1:], "apis": ["anthropic"], "cost": 0.5}
+    local = fleet.serve({"law": law, "code": code}, rules=keyed(keys))
+    local.http.headers["authorization"] = f"Bearer {key}"
+    more = {"stream": stream, "stream_options": {"include_usage": True}}
+    for path, body in (
+        (CHATS, chat("code", "x", **more)),
+        ("/v1/messages", chat("law", "x", stream=stream, max_tokens=9)),
+        ("/v1/responses", {"model": "code", "input": "x", "stream": stream}),
     ):
-        text = f"""fallback = "code"
-        [experts.code]
-        base_url = "{code}/v1"
-        model = "m"
-        prompt_price = 2.0
-        answer_price = 10.0
-        [experts.law]
-        base_url = "{law}/v1"
-        model = "m"
-        apis = ["anthropic"]
-        cost = 0.5
-        """
-        with watched(text, keys=tmp_path / "keys.toml") as (http, service):
-            headers = {"authorization": f"Bearer {key}"}
-            options = {"stream": stream, "stream_options": {"include_usage": True}}
-            asked = chat("code", "x", **options)
-            assert (
-                http.post(
-                    "/v1/chat/completions", json=asked, headers=headers
-                ).status_code
-                == 200
-            )
-            asked = chat("law", "x", stream=stream, max_tokens=9)
-            assert (
-                http.post("/v1/messages", json=asked, headers=headers).status_code
-                == 200
-            )
-            body = {"model": "code", "input": "x", "stream": stream}
-            assert (
-                http.post("/v1/responses", json=body, headers=headers).status_code
-                == 200
-            )
+        assert local.post(path, body).status_code == 200
 
-            def counted(name: str, **labels: str) -> float | None:
-                return service.metrics.registry.get_sample_value(
-                    f"ridgeway_{name}", {"key": "shop", **labels}
-                )
+    def tokens(expert: str) -> list[float]:
+        return [
+            local.counted("tokens_total", key="shop", expert=expert, kind=kind)
+            for kind in ("prompt", "answer")
+        ]
 
-            wait_for(
-                lambda: counted("tokens_total", expert="code", kind="answer") == 6,
-                "the last stream is counted",
-            )
-            assert counted("tokens_total", expert="code", kind="prompt") == 14
-            assert counted("tokens_total", expert="code", kind="answer") == 6
-            assert counted("tokens_total", expert="law", kind="prompt") == 7
-            assert counted("tokens_total", expert="law", kind="answer") == 3
-            assert counted("cost_total", expert="code") == pytest.approx(
-                (14 * 2 + 6 * 10) / 1e6
-            )
-            assert counted("cost_total", expert="law") == 0.5
-            timed = service.metrics.registry.get_sample_value
-            assert timed(
-                "ridgeway_expert_first_token_seconds_count", {"expert": "code"}
-            ) == (2 if stream else 0)
+    wait_for(lambda: tokens("code") == [14, 6], "the last stream is counted")
+    assert tokens("law") == [7, 3]
+    cost = local.counted("cost_total", key="shop", expert="code")
+    assert cost == pytest.approx((14 * 2 + 6 * 10) / 1e6)
+    assert local.counted("cost_total", key="shop", expert="law") == 0.5
+    timed = local.counted("expert_first_token_seconds_count", expert="code")
+    assert timed == (2 if stream else 0)
 
 
 @pytest.mark.parametrize(
@@ -564,7 +431,7 @@ def test_what_tells_no_usage_counts_nothing(body: bytes) -> None:
     assert whole_usage(body) is None
     watch = StreamedUsage()
     watch.feed(b"data: " + body + b"\n\n")
-    assert watch.found is None
+    assert watch.usage is None
 
 
 def test_numbers_that_cannot_be_are_not_counted() -> None:
@@ -577,46 +444,27 @@ def test_numbers_that_cannot_be_are_not_counted() -> None:
     ) == TokenUsage(5, 0)
 
 
-def test_a_key_for_metrics_reads_metrics_alone(
-    watched: Watched, tmp_path: Path
-) -> None:
+def test_a_key_for_metrics_reads_metrics_alone(fleet: Fleet, tmp_path: Path) -> None:
     """A scraper's key is of no use to whoever finds it."""
-    key, _ = add_key(tmp_path / "keys.toml", "prometheus", scope="metrics")
-    with Expert(well("law")) as law:
-        text = experts_toml({"law": law.url}, 'fallback = "law"')
-        with watched(text, keys=tmp_path / "keys.toml") as (http, _):
-            headers = {"authorization": f"Bearer {key}"}
-            assert http.get("/metrics", headers=headers).status_code == 200
-            assert http.get("/healthz", headers=headers).status_code == 200
-            for path in (
-                "/v1/models",
-                "/v1/releases/current",
-                "/v1/activity",
-                "/v1/worths",
-            ):
-                refused = http.get(path, headers=headers)
-                assert (refused.status_code, refused.json()["error"]["code"]) == (
-                    403,
-                    "key_scope",
-                )
-            assert (
-                http.post(
-                    "/v1/chat/completions", json=chat("law", "x"), headers=headers
-                ).status_code
-                == 403
-            )
-            assert not law.asked
+    keys = tmp_path / "keys.toml"
+    key, _ = add_key(keys, "prometheus", scope="metrics")
+    local = fleet.serve({"law": {}}, rules=keyed(keys))
+    http = local.http
+    http.headers["authorization"] = f"Bearer {key}"
+    for path in ("/metrics", "/healthz"):
+        assert http.get(path).status_code == 200
+    closed = ("/v1/models", "/v1/releases/current", "/v1/activity", "/v1/worths")
+    for refused in (local.chat("law"), *map(http.get, closed)):
+        assert refused.status_code == 403
+        assert refused.json()["error"]["code"] == "key_scope"
+    assert not fleet.asked
 
 
-def test_metrics_are_named_by_convention(watched: Watched) -> None:
+def test_metrics_are_named_by_convention(fleet: Fleet) -> None:
     """Counters end in _total, times in seconds, shares in _ratio; the build and what is under way
     are told.
     """
-    with (
-        Expert(well("law")) as law,
-        watched(experts_toml({"law": law.url}, 'fallback = "law"')) as (http, _),
-    ):
-        text = http.get("/metrics").text
+    text = fleet.serve({"law": {}}).http.get("/metrics").text
     kinds = dict(re.findall(r"^# TYPE (\w+) (\w+)$", text, re.MULTILINE))
     assert {
         "ridgeway_build_info",
@@ -642,27 +490,21 @@ def test_metrics_are_named_by_convention(watched: Watched) -> None:
 # The dashboard
 
 
-def test_the_dashboard_asks_for_metrics_that_there_are(watched: Watched) -> None:
+def test_the_dashboard_asks_for_metrics_that_there_are(fleet: Fleet) -> None:
     """Every name in it, and every label that it groups or selects by, is one that the service
     tells.
     """
-    with (
-        Expert(well("law")) as law,
-        watched(experts_toml({"law": law.url}, 'fallback = "law"')) as (http, service),
-    ):
-        for body in (chat("auto", LAW), chat("auto", LAW, stream=True)):
-            assert http.post("/v1/chat/completions", json=body).status_code == 200
-        assert http.post("/v1/route", content=bytes(5 * 1024**2)).status_code == 413
-        labels: dict[str, set[str]] = {}
-        for family in service.metrics.registry.collect():
-            found = {name for sample in family.samples for name in sample.labels}
-            names = {
-                family.name,
-                f"{family.name}_total",
-                *(sample.name for sample in family.samples),
-            }
-            for name in names:
-                labels[name] = found
+    local = fleet.serve({"law": {}})
+    for stream in (False, True):
+        assert local.chat("auto", LAW, stream=stream).status_code == 200
+    refused = local.http.post("/v1/route", content=bytes(5 * 1024**2))
+    assert refused.status_code == 413
+    labels: dict[str, set[str]] = {}
+    for family in local.service.metrics.registry.collect():
+        used = {name for sample in family.samples for name in sample.labels}
+        names = {family.name, f"{family.name}_total"}
+        for name in names | {sample.name for sample in family.samples}:
+            labels[name] = used
     told = json.loads(DASHBOARD.read_text())
     panels = [panel for panel in told["panels"] if panel["type"] != "row"]
     asked = [target["expr"] for panel in panels for target in panel["targets"]]

@@ -52,8 +52,6 @@ def test_options_override_the_file_and_its_paths_are_relative_to_its_folder(
         ("workers = 0", "workers: "),
         ("rate = 0", "rate: "),
         ("rate = nan", "rate: "),
-        ("mu = -1", "mu: "),
-        ("mu = inf", "mu: "),
         ("max_body = 0", "max_body: "),
         ("max_body = 1e9", "max_body: "),
         ("max_held = 7", "max_held must be at least twice max_body, 8 MiB"),

@@ -30,7 +30,7 @@ from tests.support.commands import Workshop
 from tests.support.fake_expert import Expert, Part
 from tests.support.in_process import Clock
 from tests.support.serving import Serving, prompt_for, release_of, write_experts
-from tests.support.waiting import wait_for, wait_for_end
+from tests.support.waiting import wait_for
 
 SOME_EVIDENCE = 2
 """The logit of a domain's letter: of a few letters it is no proof."""
@@ -99,12 +99,7 @@ def test_workers_are_renewed_under_load_without_a_failed_request(
             lambda: victim not in serving.children() and len(serving.children()) == 2,
         )
         serving.http.close()
-        assert serving.process is not None
-        serving.process.send_signal(signal.SIGTERM)
-        assert (
-            wait_for_end(serving.process, patience_s=30.0, details=lambda: serving.said)
-            == 0
-        )
+        assert serving.stop() == 0
 
 
 @pytest.mark.slow

@@ -1,8 +1,7 @@
 """Small real servers of OpenAI's and Anthropic's APIs, as applications: they answer with what they
 were asked.
 
-Each keeps the bodies that it was sent. A request with tools is answered by a call of the first,
-once; the response of a conversation says how many went before it.
+Each keeps the bodies that it was sent. The response of a conversation says how many went before it.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 
 Json = dict[str, Any]
-ARGUMENTS = '{"city": "Bern", "days": 2}'
 
 
 class ApiExpert(FastAPI):
@@ -48,12 +46,6 @@ def _events(events: Iterable[Json], named: bool, last: str = "") -> Response:
     return StreamingResponse(lines(), media_type="text/event-stream")
 
 
-def _text_of(content: Any) -> str:
-    if isinstance(content, str):
-        return content
-    return "".join(part.get("text") or "" for part in content or [])
-
-
 # OpenAI's
 
 
@@ -65,51 +57,17 @@ def openai_expert(name: str) -> ApiExpert:
     @app.post("/v1/chat/completions")
     async def chat(request: Request) -> Response:
         asked = await app.read(request)
-        wants_tool = asked.get("tools") and all(
-            message["role"] != "tool" for message in asked["messages"]
-        )
-        text = f"{name} heard {_text_of(asked['messages'][-1].get('content'))}"
-        if (asked.get("response_format") or {}).get("type") == "json_schema":
-            text = '{"answer": 42}'
+        text = f"{name} heard {asked['messages'][-1]['content']}"
         frame = {"id": f"chatcmpl-{next(numbers)}", "created": 1, "model": name}
         usage = {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10}
         if asked.get("stream"):
             wanted = (asked.get("stream_options") or {}).get("include_usage")
-            return _events(
-                _chunks(frame, text, bool(wants_tool), usage if wanted else None),
-                False,
-                "data: [DONE]\n\n",
-            )
-        message: Json = {"role": "assistant", "content": text}
-        if wants_tool:
-            function = {
-                "name": asked["tools"][0]["function"]["name"],
-                "arguments": ARGUMENTS,
-            }
-            message = {
-                "role": "assistant",
-                "content": None,
-                "tool_calls": [
-                    {"id": "call_1", "type": "function", "function": function}
-                ],
-            }
-        reason = "tool_calls" if wants_tool else "stop"
-        logprobs = {
-            "content": [
-                {"token": text, "logprob": -0.5, "bytes": None, "top_logprobs": []}
-            ]
-        }
-        choices = [
-            {
-                "index": place,
-                "message": message,
-                "finish_reason": reason,
-                "logprobs": logprobs,
-            }
-            for place in range(asked.get("n") or 1)
-        ]
+            chunks = _chunks(frame, text, usage if wanted else None)
+            return _events(chunks, False, "data: [DONE]\n\n")
+        message = {"role": "assistant", "content": text}
+        choice = {"index": 0, "message": message, "finish_reason": "stop"}
         return JSONResponse(
-            {**frame, "object": "chat.completion", "choices": choices, "usage": usage}
+            {**frame, "object": "chat.completion", "choices": [choice], "usage": usage}
         )
 
     @app.post("/v1/responses")
@@ -137,36 +95,13 @@ def openai_expert(name: str) -> ApiExpert:
     return app
 
 
-def _chunks(
-    frame: Json, text: str, wants_tool: bool, usage: Json | None
-) -> Iterator[Json]:
-    deltas: list[Json] = [
-        {"role": "assistant", "content": ""},
-        *({"content": word} for word in text.split(" ")),
-    ]
-    if wants_tool:
-        first = {
-            "index": 0,
-            "id": "call_1",
-            "type": "function",
-            "function": {"name": "weather", "arguments": ""},
-        }
-        rest = [
-            {"index": 0, "function": {"arguments": ARGUMENTS[at : at + 5]}}
-            for at in range(0, len(ARGUMENTS), 5)
-        ]
-        deltas = [
-            {"role": "assistant", "content": None},
-            *({"tool_calls": [each]} for each in (first, *rest)),
-        ]
+def _chunks(frame: Json, text: str, usage: Json | None) -> Iterator[Json]:
     frame = {**frame, "object": "chat.completion.chunk"}
-    for delta in deltas:
-        yield {
-            **frame,
-            "choices": [{"index": 0, "delta": delta, "finish_reason": None}],
-        }
-    reason = "tool_calls" if wants_tool else "stop"
-    yield {**frame, "choices": [{"index": 0, "delta": {}, "finish_reason": reason}]}
+    for word in text.split(" "):
+        delta = {"role": "assistant", "content": word}
+        choice = {"index": 0, "delta": delta, "finish_reason": None}
+        yield {**frame, "choices": [choice]}
+    yield {**frame, "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
     if usage is not None:
         yield {**frame, "choices": [], "usage": usage}
 
@@ -229,33 +164,17 @@ def anthropic_expert(name: str) -> ApiExpert:
     async def messages(request: Request) -> Response:
         asked = await app.read(request)
         content = asked["messages"][-1]["content"]
-        is_result = isinstance(content, list) and any(
-            block["type"] == "tool_result" for block in content
-        )
-        blocks: list[Json] = [
-            {"type": "text", "text": f"{name} heard {_text_of(content)}"}
-        ]
-        if asked.get("tools") and not is_result:
-            call = {
-                "type": "tool_use",
-                "id": "toolu_1",
-                "name": asked["tools"][0]["name"],
-            }
-            blocks.append({**call, "input": json.loads(ARGUMENTS)})
-        reason = "tool_use" if len(blocks) > 1 else "end_turn"
-        frame = {
+        if isinstance(content, list):
+            content = "".join(part.get("text", "") for part in content)
+        whole = {
             "id": f"msg_{next(numbers)}",
             "type": "message",
             "role": "assistant",
             "model": name,
-        }
-        usage = {"input_tokens": 7, "output_tokens": 3}
-        whole = {
-            **frame,
-            "content": blocks,
-            "stop_reason": reason,
+            "content": [{"type": "text", "text": f"{name} heard {content}"}],
+            "stop_reason": "end_turn",
             "stop_sequence": None,
-            "usage": usage,
+            "usage": {"input_tokens": 7, "output_tokens": 3},
         }
         return (
             _events(_message_events(whole), True)
@@ -275,22 +194,16 @@ def _message_events(whole: Json) -> Iterator[Json]:
     }
     yield {"type": "message_start", "message": start}
     yield {"type": "ping"}
-    for place, block in enumerate(whole["content"]):
-        is_text = block["type"] == "text"
-        empty = {**block, "text": ""} if is_text else {**block, "input": {}}
-        yield {"type": "content_block_start", "index": place, "content_block": empty}
-        text = block["text"] if is_text else json.dumps(block["input"])
-        for at in range(0, len(text), 6):
-            piece = text[at : at + 6]
-            delta = (
-                {"type": "text_delta", "text": piece}
-                if is_text
-                else {"type": "input_json_delta", "partial_json": piece}
-            )
-            yield {"type": "content_block_delta", "index": place, "delta": delta}
-        yield {"type": "content_block_stop", "index": place}
-    delta = {"stop_reason": whole["stop_reason"], "stop_sequence": None}
-    yield {"type": "message_delta", "delta": delta, "usage": {"output_tokens": 3}}
+    text = whole["content"][0]["text"]
+    empty = {"type": "text", "text": ""}
+    yield {"type": "content_block_start", "index": 0, "content_block": empty}
+    for start_of_piece in range(0, len(text), 6):
+        piece = text[start_of_piece : start_of_piece + 6]
+        delta = {"type": "text_delta", "text": piece}
+        yield {"type": "content_block_delta", "index": 0, "delta": delta}
+    yield {"type": "content_block_stop", "index": 0}
+    end = {"stop_reason": "end_turn", "stop_sequence": None}
+    yield {"type": "message_delta", "delta": end, "usage": {"output_tokens": 3}}
     yield {"type": "message_stop"}
 
 

@@ -5,9 +5,7 @@ fallbacks with reasons.
 from __future__ import annotations
 
 import contextlib
-import json
 import time
-from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event, Semaphore
@@ -31,7 +29,6 @@ from ridgeway.common.serve.gateway.failures import FAILED, ExpertFailure
 from ridgeway.common.serve.telemetry import Metrics
 from tests.support.fake_expert import (
     Asked,
-    Expert,
     Part,
     complains,
     dies_at_once,
@@ -46,7 +43,14 @@ from tests.support.fake_expert import (
     well,
     whole_text,
 )
-from tests.support.in_process import DOMAINS, Clock, Local, answered_by, served
+from tests.support.in_process import (
+    DOMAINS,
+    Clock,
+    Fleet,
+    answered_by,
+    fleet_toml,
+    served,
+)
 from tests.support.serving import complaint, prompt_for, release_of, tokens_of, word_of
 
 LAW = prompt_for("law", DOMAINS)
@@ -56,52 +60,11 @@ KILLS = 5
 RELEASES = 20
 
 
-def fleet_toml(experts: Mapping[str, Mapping[str, Any]], top: str = "") -> str:
-    """A file of experts with any settings; a dict in a list is written as an inline table."""
-    lines = [top]
-    for name, settings in experts.items():
-        own = {"model": f"{name}-model", **settings}
-        lines += [
-            f"[experts.{json.dumps(name)}]",
-            *(f"{field} = {_toml(value)}" for field, value in own.items()),
-        ]
-    return "\n".join(lines) + "\n"
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, dict):
-        return (
-            "{"
-            + ", ".join(
-                f"{json.dumps(name)} = {_toml(each)}" for name, each in value.items()
-            )
-            + "}"
-        )
-    if isinstance(value, list):
-        return "[" + ", ".join(map(_toml, value)) + "]"
-    return json.dumps(value)
-
-
-Fleet = Callable[..., contextlib.AbstractContextManager[Local]]
-
-
-@pytest.fixture
-def fleet(release: Path, tmp_path: Path) -> Fleet:
-    @contextlib.contextmanager
-    def play(
-        experts: Mapping[str, Mapping[str, Any]], top: str = "", mu: float | None = None
-    ) -> Iterator[Local]:
-        file = tmp_path / "experts.toml"
-        top += "" if mu is None else f"\nmu = {mu}"
-        file.write_text(fleet_toml(experts, top))
-        with served(release, ExpertsFile(file)) as local:
-            yield local
-
-    return play
-
-
-def cast_of(stack: contextlib.ExitStack, *parts: Part) -> list[Expert]:
-    return [stack.enter_context(Expert(part)) for part in parts]
+def link_of(clock: Clock, addresses: int) -> ExpertLink:
+    """An expert of so many addresses, none of which is asked."""
+    places = tuple(f"http://127.0.0.1:{9000 + each}/v1" for each in range(addresses))
+    entry = ExpertEntry(addresses=places, model="m")
+    return ExpertLink("law", entry, None, Metrics(), clock)
 
 
 # Addresses
@@ -112,10 +75,7 @@ def test_requests_are_shared_out(ends: list[int]) -> None:
     """While all are up no address has more requests running than another would have with one
     more.
     """
-    places = tuple(f"http://127.0.0.1:{port}/v1" for port in range(9000, 9005))
-    link = ExpertLink(
-        "law", ExpertEntry(addresses=places, model="m"), None, Metrics(), Clock()
-    )
+    link = link_of(Clock(), 5)
     running: list[Attempt] = []
     for end in [*ends, *[99] * 20]:
         if end < len(running):
@@ -130,18 +90,14 @@ def test_requests_are_shared_out(ends: list[int]) -> None:
 def test_requests_are_shared_between_addresses(fleet: Fleet) -> None:
     """Eight at once over two addresses are four each."""
     steps = Semaphore(0)
-    with contextlib.ExitStack() as stack:
-        one, two = cast_of(stack, step_by_step(steps), step_by_step(steps))
-        addresses = [one.url, two.url]
-        local = stack.enter_context(
-            fleet({"law": {"addresses": addresses}}, 'fallback = "law"')
-        )
-        with ThreadPoolExecutor(8) as pool:
-            asking = [pool.submit(local.chat, "law", stream=True) for _ in range(8)]
-            wait_for(lambda: len(one.asked) + len(two.asked) == 8, "all were asked")
-            steps.release(100)
-            assert {each.result().status_code for each in asking} == {200}
-        assert (len(one.asked), len(two.asked)) == (4, 4)
+    one, two = fleet.start(step_by_step(steps), step_by_step(steps))
+    local = fleet.serve({"law": {"addresses": [one.url, two.url]}})
+    with ThreadPoolExecutor(8) as pool:
+        asking = [pool.submit(local.chat, "law", stream=True) for _ in range(8)]
+        wait_for(lambda: len(one.asked) + len(two.asked) == 8, "all were asked")
+        steps.release(100)
+        assert {each.result().status_code for each in asking} == {200}
+    assert (len(one.asked), len(two.asked)) == (4, 4)
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -152,50 +108,39 @@ def test_what_fails_at_one_address_is_asked_at_another(
     """No client notices, not even one that has named the expert, and nobody in the expert's place
     is asked.
     """
-    with contextlib.ExitStack() as stack:
-        bad, good, other = cast_of(stack, part, well("law"), well("generalist"))
-        experts = {
-            "law": {"addresses": [bad.url, good.url]},
-            "generalist": {"base_url": other.url},
-        }
-        local = stack.enter_context(fleet(experts, 'fallback = "generalist"'))
-        for model in ("auto", "law") * 4:
-            response = local.chat(model, LAW, stream=stream)
-            assert response.status_code == 200
-            assert response.headers["x-ridgeway-expert"] == "law"
-            assert "x-ridgeway-tried" not in response.headers
-        assert len(bad.asked) >= 4 and len(good.asked) == 8 and not other.asked
+    bad, good = fleet.start(part, well("law"))
+    local = fleet.serve({"law": {"addresses": [bad.url, good.url]}, "generalist": {}})
+    for model in ("auto", "law") * 4:
+        response = local.chat(model, LAW, stream=stream)
+        assert response.status_code == 200
+        assert response.headers["x-ridgeway-expert"] == "law"
+        assert "x-ridgeway-tried" not in response.headers
+    assert len(bad.asked) >= 4 and len(good.asked) == 8 and not fleet.asked
 
 
 def test_an_address_that_is_down_is_left_alone_and_the_expert_is_degraded(
     fleet: Fleet,
 ) -> None:
     """After five failures only the others are asked; the states and the metrics tell it."""
-    with contextlib.ExitStack() as stack:
-        bad, good = cast_of(stack, fails, well("law"))
-        local = stack.enter_context(
-            fleet({"law": {"addresses": [bad.url, good.url]}}, 'fallback = "law"')
-        )
-        for _ in range(4 * MAX_FAILURES):
-            assert local.chat("law").status_code == 200
-        assert len(bad.asked) == MAX_FAILURES
-        assert local.states() == {"law": "degraded"}
-        assert local.counted("expert_up", expert="law") == 1
-        assert local.counted("expert_addresses_up", expert="law") == 1
-        bad.part = well("law")
-        local.clock.now += PAUSE_S
+    bad, good = fleet.start(fails, well("law"))
+    local = fleet.serve({"law": {"addresses": [bad.url, good.url]}})
+    for _ in range(4 * MAX_FAILURES):
         assert local.chat("law").status_code == 200
-        assert len(bad.asked) == MAX_FAILURES + 1
-        assert local.states() == {"law": "up"}
+    assert len(bad.asked) == MAX_FAILURES
+    assert local.states() == {"law": "degraded"}
+    assert local.counted("expert_up", expert="law") == 1
+    assert local.counted("expert_addresses_up", expert="law") == 1
+    bad.part = well("law")
+    local.clock.now += PAUSE_S
+    assert local.chat("law").status_code == 200
+    assert len(bad.asked) == MAX_FAILURES + 1
+    assert local.states() == {"law": "up"}
 
 
-def test_the_first_request_after_a_pause_tries_the_address(fleet: Fleet) -> None:
+def test_the_first_request_after_a_pause_tries_the_address() -> None:
     """However few requests there are: else an address would never come back."""
     clock = Clock()
-    places = tuple(f"http://127.0.0.1:{port}/v1" for port in (9000, 9001))
-    link = ExpertLink(
-        "law", ExpertEntry(addresses=places, model="m"), None, Metrics(), clock
-    )
+    link = link_of(clock, 2)
     first = link.addresses[0]
     for _ in range(MAX_FAILURES):
         first.breaker.settle(first.breaker.enter() or 0, False)
@@ -209,29 +154,26 @@ def test_a_request_that_takes_too_long_is_asked_at_two_addresses_at_most(
     fleet: Fleet,
 ) -> None:
     """It may be the request itself that takes long; a third would only be kept busy too."""
-    with contextlib.ExitStack() as stack:
-        experts = cast_of(stack, hangs, hangs, hangs)
-        settings = {"addresses": [each.url for each in experts], "timeout": 0.3}
-        local = stack.enter_context(fleet({"law": settings}, 'fallback = "law"'))
-        response = local.chat("law")
-        assert response.status_code == 504
-        assert complaint(response)["code"] == "expert_timeout"
-        assert sum(len(each.asked) for each in experts) == 2
+    experts = fleet.start(hangs, hangs, hangs)
+    addresses = [each.url for each in experts]
+    response = fleet.serve({"law": {"addresses": addresses, "timeout": 0.3}}).chat()
+    assert response.status_code == 504
+    assert complaint(response)["code"] == "expert_timeout"
+    assert sum(len(each.asked) for each in experts) == 2
 
 
 def test_places_are_counted_at_each_address(fleet: Fleet) -> None:
     """Two addresses of one place each take two requests, and the third is told to come again."""
     steps = Semaphore(0)
-    with contextlib.ExitStack() as stack:
-        experts = cast_of(stack, step_by_step(steps), step_by_step(steps))
-        settings = {"addresses": [each.url for each in experts], "max_concurrent": 1}
-        local = stack.enter_context(fleet({"law": settings}, 'fallback = "law"'))
-        with ThreadPoolExecutor(2) as pool:
-            asking = [pool.submit(local.chat, "law", stream=True) for _ in range(2)]
-            wait_for(lambda: all(each.asked for each in experts), "both were asked")
-            assert complaint(local.chat("law"))["code"] == "expert_full"
-            steps.release(100)
-            assert {each.result().status_code for each in asking} == {200}
+    experts = fleet.start(step_by_step(steps), step_by_step(steps))
+    addresses = [each.url for each in experts]
+    local = fleet.serve({"law": {"addresses": addresses, "max_concurrent": 1}})
+    with ThreadPoolExecutor(2) as pool:
+        asking = [pool.submit(local.chat, "law", stream=True) for _ in range(2)]
+        wait_for(lambda: all(each.asked for each in experts), "both were asked")
+        assert complaint(local.chat("law"))["code"] == "expert_full"
+        steps.release(100)
+        assert {each.result().status_code for each in asking} == {200}
 
 
 # Health checks
@@ -240,113 +182,78 @@ def test_places_are_counted_at_each_address(fleet: Fleet) -> None:
 def test_an_address_that_fails_its_health_checks_is_not_asked(fleet: Fleet) -> None:
     """No request is needed to find out, and one check that passes lets it in again."""
     ill = Event()
+    ill.set()
 
-    def checked(asked: Asked) -> None:
-        if asked.method == "GET":
-            asked.reply(503 if ill.is_set() else 200, b"{}")
-        else:
-            well("law")(asked)
+    def checked(ill: Event) -> Part:
+        def part(asked: Asked) -> None:
+            if asked.method == "GET":
+                asked.reply(503 if ill.is_set() else 200, b"{}")
+            else:
+                well("law")(asked)
 
-    with contextlib.ExitStack() as stack:
-        one, other = cast_of(stack, checked, well("law"))
-        other.part = lambda asked: (
-            asked.reply(200, b"{}") if asked.method == "GET" else well("law")(asked)
-        )
-        settings = {
-            "addresses": [one.url, other.url],
-            "health": "/health",
-            "health_interval": 0.05,
-        }
-        ill.set()
-        local = stack.enter_context(fleet({"law": settings}, 'fallback = "law"'))
-        wait_for(
-            lambda: local.states() == {"law": "degraded"}, "the checks have failed"
-        )
-        for _ in range(4):
-            assert local.chat("law").status_code == 200
-        assert all(
-            each.method == "GET" and each.path == "/health" for each in one.asked
-        )
-        ill.clear()
-        wait_for(lambda: local.states() == {"law": "up"}, "a check has passed")
-        local.clock.now += 60.0
-        for _ in range(4):
-            assert local.chat("law").status_code == 200
-        assert any(each.method == "POST" for each in one.asked)
+        return part
+
+    one, other = fleet.start(checked(ill), checked(Event()))
+    settings = {"health": "/health", "health_interval": 0.05}
+    local = fleet.serve({"law": {"addresses": [one.url, other.url], **settings}})
+    wait_for(lambda: local.states() == {"law": "degraded"}, "the checks have failed")
+    for _ in range(4):
+        assert local.chat("law").status_code == 200
+    assert all(each.method == "GET" and each.path == "/health" for each in one.asked)
+    ill.clear()
+    wait_for(lambda: local.states() == {"law": "up"}, "a check has passed")
+    local.clock.now += 60.0
+    for _ in range(4):
+        assert local.chat("law").status_code == 200
+    assert any(each.method == "POST" for each in one.asked)
 
 
 # Several experts a domain, and what they cost
 
 
+@pytest.mark.parametrize(
+    ("mu", "chosen"),
+    [(0.0, ("large", "best")), (0.05, ("large", "best")), (0.2, ("small", "cost"))],
+)
 def test_of_several_experts_of_a_domain_the_worthiest_answers_and_cost_flips_it(
-    fleet: Fleet,
+    fleet: Fleet, mu: float, chosen: tuple[str, str]
 ) -> None:
     """By quality in the domain without a weight of cost; with a weight that outdoes the difference,
     the cheaper one.
     """
-    with contextlib.ExitStack() as stack:
-        large, small, other = cast_of(
-            stack, well("large"), well("small"), well("generalist")
-        )
-        experts = {
-            "small": {
-                "base_url": small.url,
-                "domains": {"law": 0.8, "code": 0.9},
-                "cost": 1.0,
-            },
-            "large": {
-                "base_url": large.url,
-                "domains": {"law": 0.9, "code": 0.7},
-                "cost": 2.0,
-            },
-            "generalist": {"base_url": other.url},
-        }
-        expected = {
-            0.0: ("large", "best"),
-            0.05: ("large", "best"),
-            0.2: ("small", "cost"),
-        }
-        for mu, (expert, reason) in expected.items():
-            with fleet(experts, 'fallback = "generalist"', mu) as local:
-                assert answered_by(local.chat(content=LAW)) == (expert, reason)
-                told = local.post("/v1/route", {"prompt": LAW}).json()
-                assert (told["expert"], told["expert_reason"]) == (expert, reason)
-                assert answered_by(local.chat(content=prompt_for("code", DOMAINS))) == (
-                    "small",
-                    "best",
-                )
-                assert (
-                    answered_by(local.chat(content=prompt_for("médecine", DOMAINS)))[0]
-                    == "generalist"
-                )
+    experts = {
+        "small": {"domains": {"law": 0.8, "code": 0.9}, "cost": 1.0},
+        "large": {"domains": {"law": 0.9, "code": 0.7}, "cost": 2.0},
+        "generalist": {},
+    }
+    local = fleet.serve(experts, mu=mu)
+    assert answered_by(local.chat(content=LAW)) == chosen
+    decision = local.post("/v1/route", {"prompt": LAW}).json()
+    assert (decision["expert"], decision["expert_reason"]) == chosen
+    for domain, expert in (("code", "small"), ("médecine", "generalist")):
+        prompt = prompt_for(domain, DOMAINS)
+        assert answered_by(local.chat(content=prompt))[0] == expert
 
 
 def test_a_peer_of_the_domain_answers_before_the_fallback(fleet: Fleet) -> None:
     """Whoever names the same domain is asked next; who names another is not."""
-    with contextlib.ExitStack() as stack:
-        large, small, other = cast_of(stack, fails, well("small"), well("generalist"))
-        experts = {
-            "large": {"base_url": large.url, "domains": ["law"], "quality": 2.0},
-            "small": {"base_url": small.url, "domains": ["law"]},
-            "generalist": {"base_url": other.url},
-        }
-        with fleet(experts, 'fallback = "generalist"') as local:
-            response = local.chat(content=LAW)
-            assert answered_by(response) == ("small", "down")
-            assert response.headers["x-ridgeway-tried"] == "large down"
-            small.part = too_many
-            response = local.chat(content=LAW)
-            assert answered_by(response) == ("generalist", "down")
-            assert response.headers["x-ridgeway-tried"] == "large down, small busy"
-            other.part = fails
-            response = local.chat(content=LAW)
-            assert response.status_code == 502
-            message = complaint(response)["message"]
-            assert [
-                message.index(repr(name)) for name in ("large", "small", "generalist")
-            ] == sorted(
-                message.index(repr(name)) for name in ("large", "small", "generalist")
-            )
+    law = {"domains": ["law"]}
+    names = ("large", "small", "generalist")
+    local = fleet.serve({"large": {**law, "quality": 2.0}, "small": law, names[2]: {}})
+    for name, part, answers, tried in (
+        ("large", fails, "small", "large down"),
+        ("small", too_many, "generalist", "large down, small busy"),
+    ):
+        fleet.experts[name].part = part
+        response = local.chat(content=LAW)
+        assert answered_by(response) == (answers, "down")
+        assert response.headers["x-ridgeway-tried"] == tried
+    fleet.experts["generalist"].part = fails
+    response = local.chat(content=LAW)
+    assert response.status_code == 502
+    message = complaint(response)["message"]
+    positions = [message.index(repr(name)) for name in names]
+    assert positions == sorted(positions)
 
 
 # Chains of fallbacks
@@ -379,67 +286,53 @@ def test_each_reason_has_its_own_fallback(
     fleet: Fleet, part: Part, expert: str, reason: str, stream: bool
 ) -> None:
     """An expert's own chain says who answers in its place, and the headers say why."""
-    with contextlib.ExitStack() as stack:
-        names = ("law", "spare", "long", "other")
-        experts = dict(
-            zip(names, cast_of(stack, part, *map(well, names[1:])), strict=True)
-        )
-        settings: dict[str, Any] = {
-            name: {"base_url": each.url} for name, each in experts.items()
-        }
-        settings["law"]["fallbacks"] = CHAIN
-        with fleet(settings, 'fallback = "spare"') as local:
-            response = local.chat(content=LAW, stream=stream)
-            assert response.status_code == 200
-            assert (
-                response.headers["x-ridgeway-expert"],
-                response.headers["x-ridgeway-reason"],
-            ) == (expert, reason)
-            assert [name for name in names if experts[name].asked] == sorted(
-                {"law", expert}, key=names.index
-            )
+    names = ("law", "spare", "long", "other")
+    settings = {name: {"fallbacks": CHAIN} if name == "law" else {} for name in names}
+    local = fleet.serve(settings, "spare")
+    fleet.experts["law"].part = part
+    response = local.chat(content=LAW, stream=stream)
+    assert response.status_code == 200
+    assert response.headers["x-ridgeway-expert"] == expert
+    assert response.headers["x-ridgeway-reason"] == reason
+    assert fleet.asked == {"law", expert}
 
 
 def test_a_chain_goes_on_from_where_it_is(fleet: Fleet) -> None:
     """A prompt too long for the expert and one that is down: the next in the chain that is there
     for that reason.
     """
-    with contextlib.ExitStack() as stack:
-        law, long, other = cast_of(stack, too_long, fails, well("other"))
-        chain = [
-            {"expert": "long", "on": ["context"]},
-            {"expert": "other", "on": ["down", "context"]},
-        ]
-        experts = {
-            "law": {"base_url": law.url, "fallbacks": chain},
-            "long": {"base_url": long.url},
-            "other": {"base_url": other.url},
-        }
-        with fleet(experts, 'fallback = "other"') as local:
-            response = local.chat(content=LAW)
-            assert answered_by(response) == ("other", "context")
-            assert response.headers["x-ridgeway-tried"] == "law context, long down"
+    chain = [
+        {"expert": "long", "on": ["context"]},
+        {"expert": "other", "on": ["down", "context"]},
+    ]
+    local = fleet.serve({"law": {"fallbacks": chain}, "long": {}, "other": {}})
+    fleet.experts["law"].part = too_long
+    fleet.experts["long"].part = fails
+    response = local.chat(content=LAW)
+    assert answered_by(response) == ("other", "context")
+    assert response.headers["x-ridgeway-tried"] == "law context, long down"
 
 
-@pytest.mark.parametrize("part", [too_long, refuses_the_request])
+@pytest.mark.parametrize(
+    ("part", "fallbacks"),
+    [
+        (too_long, {}),
+        (
+            refuses_the_request,
+            {"fallbacks": [{"expert": "generalist", "on": ["context"]}]},
+        ),
+    ],
+)
 def test_a_prompt_that_is_too_long_is_told_where_no_other_is_named(
-    fleet: Fleet, part: Part
+    fleet: Fleet, part: Part, fallbacks: dict[str, Any]
 ) -> None:
     """The expert's own words come back, and nobody else is asked; nor is another mistake a
     reason.
     """
-    with contextlib.ExitStack() as stack:
-        law, other = cast_of(stack, part, well("generalist"))
-        experts: dict[str, Any] = {
-            "law": {"base_url": law.url},
-            "generalist": {"base_url": other.url},
-        }
-        if part is refuses_the_request:
-            experts["law"]["fallbacks"] = [{"expert": "generalist", "on": ["context"]}]
-        with fleet(experts, 'fallback = "generalist"') as local:
-            response = local.chat(content=LAW)
-            assert response.status_code == 400
-            assert not other.asked
+    local = fleet.serve({"law": fallbacks, "generalist": {}})
+    fleet.experts["law"].part = part
+    assert local.chat(content=LAW).status_code == 400
+    assert fleet.asked == {"law"}
 
 
 # Under load
@@ -484,18 +377,11 @@ def test_nothing_ends_silently_while_addresses_are_killed_and_releases_change(
                 running[port] = start_expert(port)
                 wait_for(lambda port=port: _answers(port), "the expert is back")  # type: ignore[misc]
             stop.set()
-            counts, streams = (
-                [each.result() for each in asking],
-                [each.result() for each in streaming],
-            )
-            failed = local.counted(
-                "expert_requests_total", expert="law", outcome="failed"
-            )
-            unreachable = local.counted(
-                "expert_requests_total", expert="law", outcome="unreachable"
-            )
-            broken = local.counted(
-                "expert_requests_total", expert="law", outcome="broken_off"
+            counts = [each.result() for each in asking]
+            streams = [each.result() for each in streaming]
+            failed, unreachable, broken = (
+                local.counted("expert_requests_total", expert="law", outcome=outcome)
+                for outcome in ("failed", "unreachable", "broken_off")
             )
         assert {status for each in counts for status in each} == {200}, counts
         assert failed + unreachable > 0, (
@@ -558,10 +444,7 @@ def _stream_on(url: str, name: str, stop: Event) -> tuple[int, int]:
 def test_the_last_resort_is_the_address_that_was_left_alone_first() -> None:
     """Only where nobody else can answer, and only one of several; its success ends the pause."""
     clock = Clock()
-    places = tuple(f"http://127.0.0.1:{port}/v1" for port in (9000, 9001))
-    link = ExpertLink(
-        "law", ExpertEntry(addresses=places, model="m"), None, Metrics(), clock
-    )
+    link = link_of(clock, 2)
     for each in reversed(link.addresses):
         for _ in range(MAX_FAILURES):
             each.breaker.settle(each.breaker.enter() or 0, False)
@@ -574,16 +457,10 @@ def test_the_last_resort_is_the_address_that_was_left_alone_first() -> None:
     with pytest.raises(ExpertFailure):
         link.begin()
     attempt = link.begin(is_last=True)
-    attempt.heard()
+    attempt.answer_began()
     attempt.end("ok", True)
     assert link.addresses[1].state == "up" and link.begin().address.number == 2
-    single = ExpertLink(
-        "law",
-        ExpertEntry(base_url="http://127.0.0.1:9/v1", model="m"),
-        None,
-        Metrics(),
-        clock,
-    )
+    single = link_of(clock, 1)
     for _ in range(MAX_FAILURES):
         single.begin().fail(FAILED)
     with pytest.raises(ExpertFailure):
@@ -593,10 +470,7 @@ def test_the_last_resort_is_the_address_that_was_left_alone_first() -> None:
 def test_an_expert_without_any_address_left_says_when_to_come_again() -> None:
     """The soonest that one of them may be tried."""
     clock = Clock()
-    places = tuple(f"http://127.0.0.1:{port}/v1" for port in (9000, 9001))
-    link = ExpertLink(
-        "law", ExpertEntry(addresses=places, model="m"), None, Metrics(), clock
-    )
+    link = link_of(clock, 2)
     for each in link.addresses:
         for _ in range(MAX_FAILURES):
             each.breaker.settle(each.breaker.enter() or 0, False)

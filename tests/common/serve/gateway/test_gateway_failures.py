@@ -13,9 +13,7 @@ import pytest
 
 from ridgeway.common.serve.gateway.expert_link import MAX_FAILURES, PAUSE_S
 from tests.support.fake_expert import (
-    CHUNKED,
     END,
-    EVENTS,
     Asked,
     Expert,
     completion,
@@ -40,7 +38,6 @@ from tests.support.in_process import (
 from tests.support.serving import (
     chat,
     complaint,
-    complaint_of,
     leaving,
     prompt_for,
     release_of,
@@ -177,38 +174,6 @@ def test_tokens_are_passed_on_one_by_one(cast: GatewayMaker) -> None:
         )
 
 
-@pytest.mark.parametrize("framed", [True, False])
-def test_a_stream_that_ends_without_its_mark_is_not_whole(
-    cast: GatewayMaker, framed: bool
-) -> None:
-    """The client gets an error and the expert is counted as broken off, however properly HTTP ended
-    it.
-    """
-
-    def without_done(asked: Asked) -> None:
-        asked.head(200, EVENTS, CHUNKED if framed else b"")
-        if framed:
-            asked.chunk(token("one"))
-            asked.chunk(b"")
-        else:
-            asked.send(token("one"))
-
-    with cast() as play:
-        play.all_domains(without_done)
-        with play.local.streamed() as response:
-            events = list(tokens_of(response.iter_lines()))
-        assert word_of(events[0]) == "one"
-        assert [complaint_of(each)["code"] for each in events[1:]] == [
-            "expert_broken_off"
-        ]
-        assert (
-            play.local.counted(
-                "expert_requests_total", expert=play.ahead, outcome="broken_off"
-            )
-            == 1
-        )
-
-
 def test_an_experts_own_error_event_is_a_failure(cast: GatewayMaker) -> None:
     """As the first event it leads to the fallback; later it becomes our error, and nothing of its
     words is told.
@@ -221,12 +186,8 @@ def test_an_experts_own_error_event_is_a_failure(cast: GatewayMaker) -> None:
         play.all_domains(lambda asked: asked.stream([token("one"), error, END]))
         text = play.local.chat(stream=True).text
         assert "expert_failed" in text and "secret" not in text and "[DONE]" not in text
-        assert (
-            play.local.counted(
-                "expert_requests_total", expert=play.ahead, outcome="failed"
-            )
-            == 2
-        )
+        failed = {"expert": play.ahead, "outcome": "failed"}
+        assert play.local.counted("expert_requests_total", **failed) == 2
 
 
 # Clients that go
@@ -301,11 +262,9 @@ def test_experts_that_stay_keep_their_breaker(cast: GatewayMaker) -> None:
         wait_for(lambda: "code" not in play.local.states(), "the file is taken")
         assert play.local.states()["law"] == "down"
         assert "code" not in json.dumps(play.local.http.get("/v1/models").json())
+        registry = play.local.service.metrics.registry
         assert (
-            play.local.service.metrics.registry.get_sample_value(
-                "ridgeway_expert_up", {"expert": "code"}
-            )
-            is None
+            registry.get_sample_value("ridgeway_expert_up", {"expert": "code"}) is None
         )
 
 

@@ -6,14 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
-from ridgeway.common.experts.experts_file import ExpertsFile
 from ridgeway.common.http.access_rules import make_rules
 from ridgeway.common.http.api_keys import add_key, usage_path
 from ridgeway.common.http.key_budgets import KeyUsage, UsageBook
-from ridgeway.common.serve.gateway.gateway import Gateway
 from ridgeway.common.serve.gateway.token_usage import (
     MAX_READ_BYTES,
     StreamedUsage,
@@ -22,11 +19,8 @@ from ridgeway.common.serve.gateway.token_usage import (
     whole_usage,
     without_usage,
 )
-from ridgeway.common.serve.http_app import create_app
-from ridgeway.common.serve.routing.current_release import ReleaseSource
-from ridgeway.common.serve.routing.routing_service import RoutingService
-from tests.support.fake_expert import END, Asked, Expert, token
-from tests.support.in_process import DOMAINS, chat, experts_toml, running
+from tests.support.fake_expert import END, Asked, token
+from tests.support.in_process import DOMAINS, Fleet
 from tests.support.serving import complaint
 from tests.support.waiting import wait_for
 
@@ -49,60 +43,37 @@ def tells_usage(asked: Asked) -> None:
     "asks", [None, {"include_usage": True}], ids=["quiet", "asks for usage"]
 )
 def test_tokens_and_cost_are_spent_until_nothing_is_left(
-    release: Path, tmp_path: Path, asks: Any
+    fleet: Fleet, tmp_path: Path, asks: Any
 ) -> None:
     """Two answers of 40 tokens, one of them streamed; then 429, with what is left in the headers of
     each.
     """
     keys = tmp_path / "keys.toml"
     key, _ = add_key(keys, "shop", window="month", max_requests=5, max_tokens=75)
-    with Expert(tells_usage) as expert:
-        file = tmp_path / "experts.toml"
-        file.write_text(
-            experts_toml(
-                dict.fromkeys(DOMAINS, expert.url),
-                prompt_price=1000.0,
-                answer_price=2000.0,
-            )
-        )
-        service = RoutingService(ReleaseSource(release))
-        app = create_app(
-            service,
-            gateway=Gateway(service, ExpertsFile(file)),
-            rules=make_rules("127.0.0.1", keys),
-        )
-        headers = {"authorization": f"Bearer {key}"}
-        with (
-            running(app) as address,
-            httpx.Client(base_url=address, headers=headers, verify=False) as http,
-        ):
-            more = {"stream": True} | ({"stream_options": asks} if asks else {})
-            streamed = http.post(
-                "/v1/chat/completions", json=chat("auto", "hello", **more)
-            )
-            assert streamed.text.endswith("data: [DONE]\n\n")
-            assert ("prompt_tokens" in streamed.text) is bool(asks)
-            book = UsageBook(usage_path(keys))
-            wait_for(
-                "the stream is counted",
-                lambda: book.spent("shop", "month").tokens == 40,
-            )
-            whole = http.post("/v1/chat/completions", json=chat("auto", "hello"))
-            assert whole.headers["x-ratelimit-remaining-tokens"] == "35"
-            assert whole.headers["x-ratelimit-remaining-requests"] == "3"
-            spent = http.post("/v1/route", json={"prompt": "hello"})
-            assert (
-                spent.status_code == 429 and complaint(spent)["code"] == "budget_spent"
-            )
-            assert (
-                spent.headers["x-ratelimit-remaining-tokens"] == "0"
-                and int(spent.headers["retry-after"]) > 0
-            )
-            assert http.get("/v1/models").status_code == 200
-            found = book.spent("shop", "month")
-            assert found == KeyUsage(2, 80, found.cost) and found.cost == pytest.approx(
-                0.1
-            )
+    prices = {"prompt_price": 1000.0, "answer_price": 2000.0}
+    local = fleet.serve(
+        {name: {**prices, "domains": [name]} for name in DOMAINS},
+        rules=make_rules("127.0.0.1", keys),
+    )
+    for expert in fleet.experts.values():
+        expert.part = tells_usage
+    local.http.headers["authorization"] = f"Bearer {key}"
+    streamed = local.chat(stream=True, **({"stream_options": asks} if asks else {}))
+    assert streamed.text.endswith("data: [DONE]\n\n")
+    assert ("prompt_tokens" in streamed.text) is bool(asks)
+    book = UsageBook(usage_path(keys))
+    wait_for("the stream is counted", lambda: book.spent("shop", "month").tokens == 40)
+    whole = local.chat()
+    assert whole.headers["x-ratelimit-remaining-tokens"] == "35"
+    assert whole.headers["x-ratelimit-remaining-requests"] == "3"
+    spent = local.post("/v1/route", {"prompt": "hello"})
+    assert (spent.status_code, complaint(spent)["code"]) == (429, "budget_spent")
+    assert spent.headers["x-ratelimit-remaining-tokens"] == "0"
+    assert int(spent.headers["retry-after"]) > 0
+    assert local.http.get("/v1/models").status_code == 200
+    found = book.spent("shop", "month")
+    assert found == KeyUsage(2, 80, found.cost)
+    assert found.cost == pytest.approx(0.1)
 
 
 def test_of_a_long_answer_only_the_end_is_read() -> None:
@@ -129,4 +100,4 @@ def test_only_the_event_that_says_usage_and_nothing_else_is_taken_out() -> None:
         == words + b"\ndata: [DONE]\n\n"
     )
     counting.feed(words + usage + b"data: [DONE]\n\n")
-    assert (counting.found, counting.events) == (TokenUsage(3, 4), 3)
+    assert (counting.usage, counting.events) == (TokenUsage(3, 4), 3)

@@ -23,7 +23,7 @@ from ridgeway.common.serve.rules import RoutingRule, RoutingRules
 from ridgeway.common.serve.serve_settings import serve_settings
 from tests.support.fake_expert import wait_for
 from tests.support.in_process import DOMAINS, GatewayMaker, answered_by, served
-from tests.support.serving import complaint, prompt_for, release_of
+from tests.support.serving import complaint, prompt_for
 
 CONFIGURATION = Path(__file__).parents[4] / "packages" / "gateways" / "nginx.conf"
 LONG = {domain: 4 * prompt_for(domain, DOMAINS) for domain in DOMAINS}
@@ -32,13 +32,6 @@ events {{}}
 http {{ access_log off; client_body_temp_path {folder}/body; proxy_temp_path {folder}/proxy;
 fastcgi_temp_path {folder}/fastcgi; uwsgi_temp_path {folder}/uwsgi; scgi_temp_path {folder}/scgi;
 {configuration} }}"""
-
-
-@pytest.fixture(scope="module")
-def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("decisions") / "release"
-    release_of(folder, DOMAINS)
-    return folder
 
 
 def told(answer: httpx.Response) -> tuple[str, str]:
@@ -83,7 +76,7 @@ def test_a_conversation_stays_by_either_way_of_deciding(
     """And an abstention names the fallback."""
     with cast() as shown, served(release, None) as alone:
         for local in (shown.local, alone):
-            router = local.service.current.served.router
+            router = local.service.router
             router.confidence = replace(
                 router.confidence, threshold=0.6, fallback="generalist"
             )
@@ -102,18 +95,10 @@ def test_a_conversation_stays_by_either_way_of_deciding(
 def test_what_cannot_be_read_is_refused(release: Path) -> None:
     """A gateway that asks for leave is given none."""
     with served(release, None) as local:
-        assert (
-            local.http.post(
-                "/v1/decide", content=b"{", headers={"content-type": "application/json"}
-            ).status_code
-            == 400
-        )
-        assert (
-            local.http.post(
-                "/v1/decide", json={"model": "x", "messages": []}
-            ).status_code
-            == 400
-        )
+        for content in (b"{", b'{"model": "x", "messages": []}'):
+            headers = {"content-type": "application/json"}
+            answer = local.http.post("/v1/decide", content=content, headers=headers)
+            assert answer.status_code == 400
         assert local.http.post("/v1/decide", content=b"x").status_code == 415
         assert local.http.get("/v1/decide").status_code == 405
 
@@ -194,7 +179,7 @@ def test_rules_come_before_the_router(
     with cast() as shown, served(release, None) as alone:
         for local in (shown.local, alone):
             local.service.rules = rules
-            rules.check(local.service.current.served.router)
+            rules.check(local.service.router)
             assert told(
                 local.post("/v1/decide", chat("see Ticket-12 " + LONG["law"]))
             ) == ("code", "rule")

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
 from dataclasses import replace
 from pathlib import Path
 
-import httpx
 import pytest
+from starlette.testclient import TestClient
 
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.settings import DEFAULT, Confidence
@@ -73,6 +71,11 @@ def observed(
     return drift
 
 
+def shares(drift: DriftMonitor, served: ServedRelease) -> tuple[float, bool]:
+    told = drift.to_json(served)
+    return told["out_of_scope_share"], told["alarm"]
+
+
 def test_the_share_of_low_confidence_is_that_of_the_last_prompts(
     served: ServedRelease,
 ) -> None:
@@ -80,7 +83,7 @@ def test_the_share_of_low_confidence_is_that_of_the_last_prompts(
     drift = observed(served, MAX_RECENT_PROMPTS, 0.4)
     for _ in range(MAX_RECENT_PROMPTS // 4):
         drift.observe(served, [decided(0.9)])
-    told = drift.to_json()
+    told = drift.to_json(served)
     assert (told["prompts"], told["low_confidence_share"]) == (MAX_RECENT_PROMPTS, 0.75)
 
 
@@ -89,15 +92,9 @@ def test_prompts_that_belong_to_no_domain_raise_the_alarm(
 ) -> None:
     """However sure the router is of them."""
     drift = observed(served, MIN_PROMPTS_FOR_ALARM, 0.9)
-    assert (drift.to_json()["out_of_scope_share"], drift.to_json()["alarm"]) == (
-        0,
-        False,
-    )
+    assert shares(drift, served) == (0, False)
     drift.observe(served, [decided(0.9, _OUT_OF_SCOPE)] * MIN_PROMPTS_FOR_ALARM)
-    assert (drift.to_json()["out_of_scope_share"], drift.to_json()["alarm"]) == (
-        0.5,
-        True,
-    )
+    assert shares(drift, served) == (0.5, True)
 
 
 @pytest.mark.parametrize(
@@ -108,7 +105,7 @@ def test_few_prompts_raise_no_alarm(
     served: ServedRelease, count: int, alarm: bool
 ) -> None:
     """All of them are of low confidence, and still it takes some of them."""
-    assert observed(served, count, 0.1).to_json()["alarm"] is alarm
+    assert observed(served, count, 0.1).to_json(served)["alarm"] is alarm
 
 
 def test_the_usual_share_makes_room_for_what_the_release_gets_wrong(
@@ -126,13 +123,13 @@ def test_the_usual_share_makes_room_for_what_the_release_gets_wrong(
     assert share_alarm(unsure, None) == pytest.approx(0.75)
     assert share_alarm(served, None) == 0.25
     assert share_alarm(unsure, 0.1) == 0.1
-    assert not observed(unsure, 100, 0.9).to_json()["alarm"]
+    assert not observed(unsure, 100, 0.9).to_json(unsure)["alarm"]
 
 
 def test_a_new_release_begins_anew(served: ServedRelease) -> None:
     """What was told under the old one says nothing of the new one, even before the first prompt."""
     drift = observed(served, 100, 0.1)
-    assert drift.to_json()["alarm"]
+    assert drift.to_json(served)["alarm"]
     newer = replace(served, since=served.since + 1)
     after = drift.to_json(newer)
     assert (after["prompts"], after["low_confidence_share"], after["alarm"]) == (
@@ -141,7 +138,7 @@ def test_a_new_release_begins_anew(served: ServedRelease) -> None:
         False,
     )
     drift.observe(newer, [decided(0.9)])
-    assert drift.to_json()["prompts"] == 1
+    assert drift.to_json(newer)["prompts"] == 1
 
 
 def test_a_late_answer_of_the_release_before_clears_nothing(
@@ -151,7 +148,7 @@ def test_a_late_answer_of_the_release_before_clears_nothing(
     newer = replace(served, since=served.since + 1)
     drift = observed(newer, 60, 0.1)
     drift.observe(served, [decided(0.9)])
-    assert drift.to_json()["prompts"] == 60
+    assert drift.to_json(newer)["prompts"] == 60
 
 
 # Serving
@@ -177,23 +174,13 @@ def test_metrics_and_activity_tell_of_drift(
     """Share and alarm for Prometheus; the same for the page."""
     monkeypatch.setattr(drift_module, "LOW_BELOW", 2.0)
 
-    async def asked() -> tuple[str, dict[str, object]]:
-        service = RoutingService(ReleaseSource(folder), watch_s=0)
-        transport = httpx.ASGITransport(create_app(service))
-        async with (
-            httpx.AsyncClient(
-                transport=transport, base_url="http://127.0.0.1"
-            ) as client,
-            service.running(),
-        ):
-            for _ in range(MIN_PROMPTS_FOR_ALARM):
-                reply = await client.post("/v1/route", json={"prompt": PROMPT})
-                assert reply.status_code == 200, reply.text
-            metrics = await client.get("/metrics")
-            activity = await client.get("/v1/activity")
-            return metrics.text, json.loads(activity.text)["drift"]
-
-    metrics, drift = asyncio.run(asked())
+    service = RoutingService(ReleaseSource(folder), watch_s=0)
+    with TestClient(create_app(service), base_url="http://127.0.0.1") as client:
+        for _ in range(MIN_PROMPTS_FOR_ALARM):
+            reply = client.post("/v1/route", json={"prompt": PROMPT})
+            assert reply.status_code == 200, reply.text
+        metrics = client.get("/metrics").text
+        drift = client.get("/v1/activity").json()["drift"]
     figures = dict(
         line.split(" ")
         for line in metrics.splitlines()

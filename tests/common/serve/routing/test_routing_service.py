@@ -171,22 +171,6 @@ def test_a_release_that_changes_is_used_by_the_next_request(
     threads.close()
 
 
-def test_batches_conversations_and_explanations_are_the_routers_own(
-    threads: RoutingThreads, served: ServedRelease
-) -> None:
-    """Whatever the thread, the answer is what the library gives."""
-    turns = [Turn("abc def", 1.0), Turn("xyz", 0.125)]
-    assert run(threads.route_many(prompts(70)))[1] == served.router.route_many(
-        prompts(70)
-    )
-    assert run(threads.route_turns(turns))[1] == served.router.route_turns(turns)
-    texts = [turn.text for turn in turns]
-    explained = run(
-        threads.explain(texts, lambda served: served.router.explain_turns(turns))
-    )
-    assert explained == served.router.explain_turns(turns)
-
-
 def test_a_batch_waits_its_turn_beside_another(
     threads: RoutingThreads, served: ServedRelease, monkeypatch: pytest.MonkeyPatch
 ) -> None:
