@@ -383,13 +383,13 @@ def altered(request: Packet, rogue: Identity, dice: random.Random) -> Packet | N
                 cohort=fewer, agreement=agreement.model_copy(update=changes)
             )
         case Hold():
-            gone = dice.choice(message.shared)
+            missing = dice.choice(message.shared)
             left = {
                 place: each
                 for place, each in unpack_by_place(blobs[0], ENVELOPE_BYTES).items()
-                if place != gone
+                if place != missing
             }
-            shared = tuple(place for place in message.shared if place != gone)
+            shared = tuple(place for place in message.shared if place != missing)
             message = dice.choice((Hold, Seal))(session=message.session, shared=shared)
             blobs = [pack_by_place(left)]
         case _:
