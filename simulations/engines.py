@@ -122,7 +122,7 @@ def run_on_flower(
 
 
 def _has_ended(environment: dict[str, str]) -> bool:
-    words = ["list", "local", "--limit", "1", "--format", "json"]
+    words = "list local --limit 1 --format json".split()
     listed = subprocess.run(
         [script("flwr"), *words], env=environment, capture_output=True, text=True
     )

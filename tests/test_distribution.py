@@ -64,7 +64,7 @@ def environment(
 
 ADAPTERS = tuple(f"adapters/{name}.py" for name in ("__init__", "langchain", "litellm"))
 FRONT = ("__init__.py", "__main__.py", "_native.pyi", "py.typed", *ADAPTERS)
-PACKAGED = ("client", "common", "coordinator", "simulations")
+PACKAGED = "client common coordinator simulations".split()
 FROM_A_CHECKOUT = {("simulations", "bench"), ("simulations", "experiments")}
 
 
@@ -391,16 +391,7 @@ def test_an_installed_wheel_simulates_a_federation(whole: Path, tmp_path: Path) 
                 json.dumps({"text": f"{letter * 20} {number}."}) for number in range(30)
             ]
             (tmp_path / f"{domain}.{part}.jsonl").write_text("\n".join(lines) + "\n")
-    words = (
-        "simulate",
-        "--data",
-        ".",
-        "--encoder",
-        "dir:encoder",
-        "--out",
-        "release",
-        "--json",
-    )
+    words = "simulate --data . --encoder dir:encoder --out release --json".split()
     told = json.loads(said(whole, tmp_path, "-m", "ridgeway", *words))
     assert told["holders"] == 3
     assert (tmp_path / "release").is_dir()

@@ -530,12 +530,7 @@ def test_every_value_and_part_that_the_chart_uses_is_there() -> None:
 
 @needs("helm")
 def test_helm_renders_the_chart() -> None:
-    words = [
-        "--set",
-        "coordinator.address=router.example.org:9443",
-        "--set",
-        "serve.enabled=true",
-    ]
+    words = "--set coordinator.address=router.example.org:9443 --set serve.enabled=true".split()
     for command in (["lint", "--strict"], ["template", "ridgeway"]):
         subprocess.run(
             ["helm", *command, str(PACKAGES / "chart"), *words],

@@ -11,7 +11,7 @@ from ridgeway.common.base.settings import WordFeatures
 from ridgeway.common.encoding.encoder_files import save_encoder
 from ridgeway.common.encoding.table_encoder import with_words
 from ridgeway.simulations.audit import AuditedHolder, attack_cohort, read_summed
-from tests.support.commands import Finished, Workshop, listing, workshop
+from tests.support.commands import Finished, Workshop, command_line, listing, workshop
 from tests.support.corpora_on_disk import ALPHABETS, job, sentences, write_jsonl
 from tests.support.tiny import tiny_encoder
 
@@ -35,35 +35,14 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
     made = workshop(tmp_path_factory.mktemp("workshop"))
     for domain in ALPHABETS:
         write_jsonl(made / "data" / f"{domain}.train.jsonl", sentences(domain, 40))
-        words = (
-            "--domain",
-            domain,
-            "--window",
-            "1",
-            "--holdout",
-            "0.1",
-            "--max-tokens",
-            "150",
-        )
-        out = made / f"{domain}.one.stats"
-        done = made.call(
-            "client",
-            "prepare",
-            made / f"{domain}.jsonl",
-            *words,
-            "--encoder",
-            made.encoder,
-            "--out",
-            out,
-        )
-        assert done.code == 0, done
+        words = ("--domain", domain, "--out", f"{domain}.one.stats")
+        sampling = "--window 1 --holdout 0.1 --max-tokens 150"
+        assert made.prepare(sampling, *words, f"{domain}.jsonl").good
     return made
 
 
 def audit(shop: Workshop, *words: str | Path) -> Finished:
-    done = shop.call("audit", "--encoder", shop.encoder, *words)
-    assert done.code == 0, done
-    return done
+    return shop.do("audit --encoder", shop.encoder, *command_line(words))
 
 
 # One holder
@@ -73,7 +52,7 @@ def test_single_tokens_come_back_whole(shop: Workshop) -> None:
     """Held-out and cut-off text is not in the sums, and the truth counts neither: all that was
     summed is recovered.
     """
-    told = audit(shop, "law.one.stats", "--corpus", "law.jsonl", "--json").json
+    told = audit(shop, "law.one.stats --corpus law.jsonl --json").json
     clear, alone = told["findings"]
     assert SHARES | {"view", "window", "max_tokens", "proven", "seconds"} == set(clear)
     assert clear["proven"]
@@ -89,7 +68,7 @@ def test_single_tokens_come_back_whole(shop: Workshop) -> None:
     assert told["advice"].startswith(
         "Every token of this corpus and its exact count can be computed"
     )
-    shown = audit(shop, "law.one.stats", "--corpus", "law.jsonl").stdout
+    shown = audit(shop, "law.one.stats --corpus law.jsonl").stdout
     assert (
         "rare tokens: those that occur once or twice in what was summed" in shown
         and "100.0 %" in shown
@@ -127,7 +106,7 @@ def test_words_beside_tokens_hide_no_token(tmp_path: Path) -> None:
 
 def test_windows_prove_nothing(shop: Workshop) -> None:
     """The advice speaks of frequent tokens, and no count is claimed to be proven."""
-    told = audit(shop, "law.stats", "--corpus", "law.jsonl", "--json").json
+    told = audit(shop, "law.stats --corpus law.jsonl --json").json
     assert [finding["window"] for finding in told["findings"]] == [64, 64]
     assert not any(finding["proven"] for finding in told["findings"])
     assert told["findings"][0]["exact"] < 1
@@ -142,7 +121,7 @@ def test_without_the_corpus_the_tokens_are_shown(shop: Workshop) -> None:
     )
     assert re.search(r"^most frequent: '[^']+' \d", done.stdout, re.MULTILINE)
     assert done.stdout.rstrip().endswith("prefer windows in a masked round.")
-    told = audit(shop, "law.one.stats", "--json").json["findings"][0]
+    told = audit(shop, "law.one.stats --json").json["findings"][0]
     assert set(told) == {"view", "window", "max_tokens", "found", "proven", "seconds"}
 
 
@@ -153,9 +132,7 @@ def test_every_view_of_a_cohort(shop: Workshop) -> None:
     """Single tokens: the clear statistics, the union and the difference come back exactly, the
     column does not.
     """
-    told = audit(
-        shop, "--data", "data", "--windows", "1", "--holder", "law", "--json"
-    ).json
+    told = audit(shop, "--data data --windows 1 --holder law --json").json
     assert told["holder"] == "law"
     assert told["cohort"] == sorted(ALPHABETS)
     by_view = {finding["view"]: finding for finding in told["findings"]}
@@ -181,7 +158,7 @@ def test_every_view_of_a_cohort(shop: Workshop) -> None:
 
 def test_a_folder_of_text_is_audited_for_each_window(shop: Workshop) -> None:
     """Table on stdout, steps on stderr, five views a window."""
-    done = audit(shop, "--data", "data", "--windows", "8", "--windows", "1")
+    done = audit(shop, "--data data --windows 8 --windows 1")
     assert done.stdout.startswith("holder ")
     rows = re.findall(r"^ (clear|column|total|difference) ", done.stdout, re.MULTILINE)
     assert len(rows) == 10
@@ -249,16 +226,7 @@ def test_what_cannot_be_audited_is_refused(
 def public(shop: Workshop) -> Path:
     """A prior of the workshop's own text, and enough of it for two halves."""
     write_jsonl(shop / "more" / "law.train.jsonl", sentences("law", 120))
-    done = shop.call(
-        "prior",
-        "make",
-        shop / "data",
-        "--encoder",
-        shop.encoder,
-        "--out",
-        shop / "prior",
-    )
-    assert done.code == 0, done
+    shop.do("prior make data --out prior --encoder", shop.encoder)
     return shop / "prior"
 
 
@@ -267,16 +235,7 @@ def test_documents_under_noise_are_held_against_a_control(
     shop: Workshop, public: Path, mode: str
 ) -> None:
     """Both halves, chance, and membership beside what ε allows; in words and for programs."""
-    words = (
-        "--data",
-        shop / "more",
-        "--epsilon",
-        "1",
-        "--privacy",
-        mode,
-        "--prior",
-        public,
-    )
+    words = ("--data more --epsilon 1 --privacy", mode, "--prior", public)
     told = audit(shop, *words, "--json").json
     assert (told["domain"], told["privacy"], told["epsilon"]) == ("law", mode, 1.0)
     assert {"own", "control", "view"} == set(told["findings"][0]) and set(
@@ -299,53 +258,23 @@ def test_a_holder_audits_its_own_documents_under_noise(
 ) -> None:
     """The statistics file names domain and held-out share; the documents are read whole."""
     text = shop / "more" / "law.train.jsonl"
-    assert shop.prepare(text, "--domain", "law", "--out", shop / "more.stats").code == 0
-    told = audit(
-        shop,
-        "more.stats",
-        "--corpus",
-        text,
-        "--epsilon",
-        "8",
-        "--prior",
-        public,
-        "--json",
-    ).json
+    assert shop.prepare(text, "--domain", "law", "--out", "more.stats").code == 0
+    words = ("more.stats --epsilon 8 --json --corpus", text, "--prior", public)
+    told = audit(shop, *words).json
     assert told["domain"] == "law" and 20 <= told["documents"] < 100
 
 
 def test_an_audit_under_noise_says_what_it_needs(shop: Workshop, public: Path) -> None:
     """One sentence each, and no traceback."""
     for words, told in (
-        (
-            (
-                "audit",
-                "--data",
-                "more",
-                "--holder",
-                "nobody",
-                "--epsilon",
-                "1",
-                "--prior",
-                public,
-            ),
-            "no holder 'nobody'",
-        ),
-        (("audit", "law.stats", "--epsilon", "1", "--prior", public), "use --corpus"),
-        (
-            ("audit", "law.stats", "--epsilon", "99", "--prior", public),
-            "ε must be above 0",
-        ),
-        (
-            ("audit", "law.stats", "--epsilon", "1", "--privacy", "none"),
-            "there is no privacy mode 'none'",
-        ),
-        (
-            ("audit", "law.stats", "--epsilon", "1", "--prior", "law.stats"),
-            "not a prior",
-        ),
+        ("--data more --holder nobody --epsilon 1", "no holder 'nobody'"),
+        ("law.stats --epsilon 1", "use --corpus"),
+        ("law.stats --epsilon 99", "ε must be above 0"),
+        ("law.stats --epsilon 1 --privacy none", "there is no privacy mode 'none'"),
+        ("law.stats --epsilon 1 --prior law.stats", "not a prior"),
     ):
-        done = shop.call(*words, "--encoder", shop.encoder)
+        own = ("audit --encoder", shop.encoder, "--prior", public)
+        done = shop.call(*own, *words.split())
         assert (
             done.code == 2 and told in done.stderr and "Traceback" not in done.stderr
         ), done

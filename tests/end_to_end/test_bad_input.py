@@ -88,7 +88,7 @@ def refused_prepare(
     earlier one.
     """
     own = ("--encoder", shop.encoder, "--domain", "law", "--out", place / "out.stats")
-    return refused(shop, place, "client", "prepare", *own, *words, **options)
+    return refused(shop, place, "client prepare", *own, *words, **options)
 
 
 CORPORA: dict[str, tuple[Callable[[Path], object], str]] = {
@@ -172,10 +172,10 @@ def test_prepare_without_a_domain_or_a_file_is_refused(
     """The sentence names what is missing."""
     out = ("--out", "out.stats", "--encoder", shop.encoder)
     assert "Missing option '--domain'" in refused(
-        shop, place, "client", "prepare", shop / "law.jsonl", *out
+        shop, place, "client prepare", shop / "law.jsonl", *out
     )
     assert "Missing argument 'CORPUS...'" in refused(
-        shop, place, "client", "prepare", *out, "--domain", "law"
+        shop, place, "client prepare --domain law", *out
     )
 
 
@@ -197,7 +197,7 @@ def test_a_file_of_another_kind_is_no_statistics_file(
     """Neither text nor the table of a router."""
     for path in (shop / "law.jsonl", place / "release" / "router.safetensors"):
         assert "is not a statistics file, or is corrupt" in refused(
-            shop, place, "client", "inspect", path
+            shop, place, "client inspect", path
         )
 
 
@@ -209,7 +209,7 @@ def refused_solve(
 ) -> str:
     """A refused `coordinator solve` into the folder of an earlier release."""
     own = ("--encoder", shop.encoder, "--out", place / "release")
-    return refused(shop, place, "coordinator", "solve", *own, *words, **options)
+    return refused(shop, place, "coordinator solve", *own, *words, **options)
 
 
 @pytest.mark.parametrize(
@@ -336,12 +336,8 @@ def test_a_command_that_cannot_be_done_is_refused(
 def test_only_the_signer_may_calibrate(shop: Workshop, place: Path) -> None:
     """Another coordinator's key does not sign this one's release again."""
     own: dict[str, Any] = {"RIDGEWAY_CONFIG": str(place / "config")}
-    assert (
-        shop.solve("law.stats", "code.stats", "--out", place / "other", **own).code == 0
-    )
-    said = refused(
-        shop, place, "coordinator", "calibrate", "release", shop / "tests", **own
-    )
+    assert shop.solve("law.stats code.stats --out", place / "other", **own).code == 0
+    said = refused(shop, place, "coordinator calibrate release", shop / "tests", **own)
     assert "set the coordinator's key with --key-file" in said
     assert load_release(shop / "release").signer[:12] in said
 

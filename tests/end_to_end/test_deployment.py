@@ -65,7 +65,7 @@ MASKED = (*FIRST, DYING)
 WIDTH = 800
 """Sealed sums are larger than what travels in one piece."""
 TRIANGLE_BYTES = (WIDTH + 1) * (WIDTH + 2) // 2 * 8
-BOTH = ("--accept-mode", "clear", "--accept-mode", "masked")
+BOTH = "--accept-mode clear --accept-mode masked".split()
 """What owners accept."""
 DEADLINE_S = 600.0
 """For each answer. Nobody waits so long: a SuperNode that was killed is given up as soon as its
@@ -87,12 +87,12 @@ def town(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
         for name in ("code", "law"):
             made.settle(name, *BOTH)
             made.admit(name)
-        up = made.start("up", "coordinator", "up", made.coordinator)
+        up = made.start("up", "coordinator up", made.coordinator)
         made.settle("medicine", *BOTH)
         made.settle("chess", *BOTH)
         made.ready(*FIRST, "chess")
         made.wait_for("the coordinator is up", lambda: up.has_said("up"))
-        made.start("stranger", "client", "join", made.holder("chess"))
+        made.start("stranger", "client join", made.holder("chess"))
         made.admit("medicine")
         for name in FIRST:
             made.amend(
@@ -204,7 +204,7 @@ def test_a_round_ends_with_a_release_that_every_holder_has_and_routes_with(
     assert (made["absent"], made["refused"]) == ([], [])
     assert made["evaluation"]["accuracy"] == 100.0
     for name in FIRST:
-        [received] = town.do("client", "releases", town.holder(name), "--json").json
+        [received] = town.owner(name, "releases")
         assert (received["number"], received["release"], received["domains"]) == (
             1,
             made["release"],
@@ -216,14 +216,14 @@ def test_a_round_ends_with_a_release_that_every_holder_has_and_routes_with(
         ("bad cafe had a", "law"),
         ("pot stop, run", "medicine"),
     ):
-        assert town.do("route", folder, prompt, "--json").json["best"] == domain
+        assert town.do("route --json", folder, prompt).json["best"] == domain
 
 
 def test_the_operator_sees_who_is_there_and_what_was_made(
     town: Deployment, first: Played
 ) -> None:
     """status, releases, show and verify agree with the round."""
-    status = town.do("coordinator", "status", town.coordinator, "--json").json
+    status = town.operator("status")
     assert (status["up"], status["round"]["outcome"], status["release"]) == (
         True,
         "released",
@@ -240,11 +240,11 @@ def test_the_operator_sees_who_is_there_and_what_was_made(
         {"name": each["name"], "domain": each["domain"]} for each in status["members"]
     ] == [{"name": name, "domain": name} for name in FIRST]
     assert all({**each, **expected} == each for each in status["members"])
-    [release] = town.do("coordinator", "releases", town.coordinator, "--json").json
+    [release] = town.operator("releases")
     assert (release["number"], release["cause"]) == (1, "round 1")
-    manifest = town.do("coordinator", "releases", town.coordinator, "0", "--json").json
+    manifest = town.operator("releases", "0")
     assert (manifest["domains"], manifest["cohort"]) == (list(FIRST), {"holders": 3})
-    verified = town.do("coordinator", "verify", town.coordinator, "--json").json
+    verified = town.operator("verify")
     assert (verified["contributions"], verified["releases"]) == (3, 1)
 
 
@@ -260,7 +260,7 @@ def test_a_deployment_and_the_memory_engine_make_the_same_bytes(
 def test_a_holder_tells_all_that_has_left_it(town: Deployment, first: Played) -> None:
     """One answer to each question of the round, and nothing else."""
     for name in FIRST:
-        told = town.do("client", "status", town.holder(name), "--json").json
+        told = town.owner(name, "status")
         kinds = [entry["kind"] for entry in told["sent"]]
         assert kinds == ["offer", "clear_statistics", "counted", "receipt"]
         assert (told["domain"], told["release"]) == (name, 1)
@@ -300,10 +300,7 @@ def test_two_federations_run_on_one_machine(
                 httpx.get(f"https://{each.address}/health", verify=context).status_code
                 == 200
             )
-            assert (
-                each.do("coordinator", "status", each.coordinator, "--json").json["up"]
-                is True
-            )
+            assert each.operator("status")["up"] is True
         ports = {
             SuperLinkClient(each.coordinator / "link").port for each in (town, beside)
         }
@@ -321,7 +318,7 @@ def test_two_federations_run_on_one_machine(
             ),
             *("--encoder", f"dir:{beside.folder / 'encoder'}"),
         )
-        refused = beside.run("coordinator", "up", third)
+        refused = beside.run("coordinator up", third)
         assert refused.code == 2
         assert "cannot listen on" in refused.stderr
 
@@ -332,9 +329,7 @@ def test_a_round_runs_the_code_of_before_an_upgrade_as_long_as_the_settings_name
     """Nothing of the new bundle was unpacked by any holder; the operator reads what runs, and
     holders what waits.
     """
-    obstacles = town.do("coordinator", "status", town.coordinator, "--json").json[
-        "obstacles"
-    ]
+    obstacles = town.operator("status")["obstacles"]
     assert any(
         f"not the newest, {installed_sha256()[:12]}" in each["words"]
         for each in obstacles
@@ -348,7 +343,7 @@ def test_a_round_runs_the_code_of_before_an_upgrade_as_long_as_the_settings_name
             path.name[-8:] for path in (town.holder(name) / "flwr-home/apps").iterdir()
         ]
         assert ran == [EARLIER_SHA256[:8]]
-        told = town.do("client", "status", town.holder(name), "--json").json
+        told = town.owner(name, "status")
         assert (told["bundles"], told["unapproved"]) == (
             [EARLIER_SHA256],
             [installed_sha256()],
@@ -362,7 +357,7 @@ def test_a_holder_sees_what_an_upgrade_changes_and_approves_it_with_one_command(
     """The bundle is fetched, held against its hash and compared; the SuperNode takes the approval
     up as it runs.
     """
-    shown = town.run("client", "bundle", town.holder("law"), "--json")
+    shown = town.run("client bundle --json", town.holder("law"))
     assert (shown.code, shown.json["bundle"], shown.json["approved"]) == (
         2,
         installed_sha256(),
@@ -376,8 +371,8 @@ def test_a_holder_sees_what_an_upgrade_changes_and_approves_it_with_one_command(
         1,
     )
     for name in FIRST:
-        town.run("client", "bundle", town.holder(name))
-        told = town.do("client", "approve", town.holder(name), "--json").json
+        town.run("client bundle", town.holder(name))
+        told = town.owner(name, "approve")
         assert told == {"approved": installed_sha256(), "new": True}
         running = town.running[name]
         took_up = partial(running.has_said, "note", "from now on")
@@ -405,7 +400,7 @@ def second(town: Deployment, go_on: Callable[[], None]) -> tuple[Finished, Finis
     town.amend(settings, {"bundles": f'["{ANOTHER_BUNDLE}"]'})
     town.join("music", "chess")
     town.amend(town.coordinator / "coordinator.toml", {"bundle": '"newest"'})
-    asked = town.run("coordinator", "round", town.coordinator, "--json", "--dry-run")
+    asked = town.run("coordinator round --json --dry-run", town.coordinator)
     accepted = [word for name in FIRST for word in ("--accept-unevaluated", name)]
     done = town.round(*accepted).end()
     town.leave("chess")
@@ -468,7 +463,7 @@ def test_a_bundle_that_a_holder_has_not_approved_is_never_unpacked(
     assert "refused, this machine has not approved the bundle" in log
     assert " approved bundle" not in log.replace("not approved", "")
     assert not list((chess / "flwr-home").glob("apps/*"))
-    sent = town.do("client", "export", chess, "--json").json["sent"]
+    sent = town.do("client export --json", chess).json["sent"]
     assert {each["kind"] for each in sent} == {"refused_bundle"}
     assert "has not approved the bundle" in sent[0]["reason"]
     assert town.running["chess"].has_said("refused", "bundle")
@@ -489,11 +484,9 @@ def test_certificates_are_renewed_while_everything_runs(
     """
     host, _, port = town.address.rpartition(":")
     shown = ssl.get_server_certificate((host, int(port)))
-    ends = town.do(
-        "coordinator", "renew", town.coordinator, "--authority", "--json"
-    ).json["certificates"]
+    ends = town.operator("renew --authority")["certificates"]
     # its exit code tells of holders that are away while the link is started again
-    status = town.run("coordinator", "status", town.coordinator, "--json").json
+    status = town.run("coordinator status --json", town.coordinator).json
     assert {
         name: each["ends"][:10] for name, each in status["certificates"].items()
     } == {name: end[:10] for name, end in ends.items()}
@@ -521,9 +514,9 @@ def test_a_retired_domain_is_gone_at_once(
 ) -> None:
     """Release 0003 lacks the domain, without a round."""
     town.join("medicine")
-    retired = town.do("coordinator", "retire", town.coordinator, "music", "--json").json
+    retired = town.operator("retire", "music")
     assert retired["release"]["number"] == 3
-    newest = town.do("coordinator", "releases", town.coordinator, "--json").json[-1]
+    newest = town.operator("releases")[-1]
     assert (newest["number"], newest["cause"], newest["domains"]) == (
         3,
         "retired music",
@@ -542,7 +535,7 @@ def test_holders_that_lack_the_newest_release_get_it_without_a_round(
     for name in FIRST:
         town.wait_for(f"{name} has release 0003", lambda: town.newest(name) == 3)  # noqa: B023
         town.wait_for("the ledger has it", lambda: _delivered(town, name) == 3)  # noqa: B023
-    newest = town.do("client", "releases", town.holder("medicine"), "--json").json[-1]
+    newest = town.owner("medicine", "releases")[-1]
     assert (newest["number"], newest["domains"]) == (3, list(FIRST))
     assert len(town.ledger("opened")) == 2
     assert town.sent("medicine", "offer") == 1
@@ -608,9 +601,7 @@ def test_a_holder_that_fails_tells_the_reason_to_its_own_log_only(
 
 def _verified(town: Deployment) -> int:
     """The ledger and all releases hold; returns how many releases there are."""
-    return int(
-        town.do("coordinator", "verify", town.coordinator, "--json").json["releases"]
-    )
+    return int(town.operator("verify")["releases"])
 
 
 @pytest.fixture(scope="module")
@@ -625,8 +616,8 @@ def third(
     go_on()
     town.grow("law", seed=2)
     town.ready("medicine")
-    town.do("coordinator", "renew", town.coordinator, "--signing-key")
-    town.do("client", "renew", town.holder("code"), "--identity")
+    town.do("coordinator renew --signing-key", town.coordinator)
+    town.do("client renew --identity", town.holder("code"))
     town.admit("code")
     before = Copy(town, FIRST, tmp_path_factory.mktemp("before-the-third"))
     return Played(town.round().end(), before)
@@ -650,14 +641,14 @@ def test_renewed_keys_are_followed_by_all_who_pinned_the_old_ones(
     """Without a restart: rounds go on, `status` and `verify` tell of it, and the old key verifies
     the new release.
     """
-    told = town.do("client", "status", town.holder("medicine"), "--json").json
+    told = town.owner("medicine", "status")
     [coordinator] = [
         each for each in told["handovers"] if each["whose"] == "the coordinator"
     ]
     assert (told["coordinator"], coordinator["fork"]) == (coordinator["after"], False)
     assert f"to {coordinator['after'][:12]}" in town.running["medicine"].said
-    assert town.do("client", "verify", town.holder("medicine")).code == 0
-    assert town.do("client", "verify", town.holder("code")).code == 0
+    assert town.do("client verify", town.holder("medicine")).code == 0
+    assert town.do("client verify", town.holder("code")).code == 0
     newest = town.holder("medicine") / "releases" / "0004"
     for key in (coordinator["before"], coordinator["after"]):
         assert town.run("route", newest, "0123", "--key", key).code == 0
@@ -784,7 +775,7 @@ def test_the_coordinator_has_seen_a_total_and_nobodys_sums(
     )
     [kept] = town.ledger("totalled")
     assert [member["name"] for member in kept.facts["members"]] == list(FIRST)
-    verified = town.do("coordinator", "verify", town.coordinator, "--json").json
+    verified = town.operator("verify")
     assert (verified["contributions"], verified["totals"], verified["releases"]) == (
         3,
         1,

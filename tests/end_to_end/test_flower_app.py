@@ -138,7 +138,7 @@ def test_the_same_app_runs_in_a_deployment(
     shutil.rmtree(town.folder / "private")
     port = str(free_port())
     place = f"127.0.0.1:{port}"
-    here = ("--insecure", "--host", "127.0.0.1", "--port")
+    here = "--insecure --host 127.0.0.1 --port".split()
     town.start(
         "superlink",
         *here,

@@ -38,9 +38,7 @@ def test_without_a_folder_the_text_of_the_machine_is_taken(
     monkeypatch.setattr(
         "ridgeway.common.privacy.built_in_text.MAX_KIND_CHARACTERS", 20_000
     )
-    done = shop.call(
-        "prior", "make", "--encoder", shop.encoder, "--out", tmp_path / "prior"
-    )
+    done = shop.call("prior make --encoder", shop.encoder, "--out", tmp_path / "prior")
     assert done.code == 0 and read_prior(tmp_path / "prior").width == 32, done
 
 

@@ -75,14 +75,14 @@ def test_a_holder_sends_one_noisy_vector_and_noisy_counts_and_tells_what_they_co
 ) -> None:
     """A column of the features, not their products; the owner reads the ε."""
     for name in NAMES:
-        told = town.do("client", "status", town.holder(name), "--json").json
+        told = town.owner(name, "status")
         kinds = [entry["kind"] for entry in told["sent"]]
         assert kinds == ["offer", "noisy_statistics", "counted", "receipt"]
         [sums] = [
             entry for entry in told["sent"] if entry["kind"] == "noisy_statistics"
         ]
         assert SUMS_BYTES < sums["bytes"] < SUMS_BYTES + 2_000
-    stated = town.do("client", "statement", town.holder("law"))
+    stated = town.do("client statement", town.holder("law"))
     assert "1e-08" in stated.stdout and "ε" in stated.stdout
 
 
@@ -115,7 +115,7 @@ def test_an_epoch_beyond_the_budget_is_not_opened(
     """One that allows an ε of 1.4 in all has had its round; the owner hears so, and the epoch
     before stays.
     """
-    refused = town.run("client", "ready", town.holder("medicine"))
+    refused = town.run("client ready", town.holder("medicine"))
     assert refused.code == 2
     assert "`max_epsilon` in client.toml allows 1.4" in refused.stderr.splitlines()[-1]
 

@@ -233,7 +233,7 @@ def test_the_words_that_decided_are_those_of_the_command_line(
     """The same rows in the same order as `ridgeway route --explain` prints."""
     seen.type_prompt(LONG)
     seen.open_all()
-    printed = shop.run("route", shop / "release", LONG, "--explain").stdout
+    printed = shop.run("route --explain release", LONG).stdout
     said = re.findall(
         r"(?m)^ *'(.*)' +(\w+) +(\d+) +([+-][\d.]+) +([+-]\d+) ?%", printed
     )

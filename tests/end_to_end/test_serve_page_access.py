@@ -35,9 +35,7 @@ LAYERS = """(element) => {
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
     """A release that was evaluated, so that all there is can be shown."""
     shop = workshop(tmp_path_factory.mktemp("workshop"))
-    assert (
-        shop.run("coordinator", "calibrate", shop / "release", shop / "tests").code == 0
-    )
+    assert shop.run("coordinator calibrate release tests").code == 0
     with Serving(shop.folder, shop / "release") as serving:
         yield serving
 

@@ -58,7 +58,7 @@ def test_a_release_replaced_on_disk_is_shown_without_reloading(
         expect(shown).to_have_attribute("title", before)
         seen.page.evaluate("window.stayed = true")
 
-        assert shop.run("coordinator", "calibrate", release, shop / "tests").code == 0
+        assert shop.run("coordinator calibrate", release, "tests").code == 0
         expect(seen.page.locator("#said")).to_have_text(
             re.compile("^Release [0-9a-f]{12} is in use now.$")
         )

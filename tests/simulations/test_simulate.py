@@ -40,7 +40,7 @@ from ridgeway.simulations.simulated_federation import (
     deal,
     open_epochs,
 )
-from tests.support.commands import Workshop
+from tests.support.commands import Finished, Workshop
 from tests.support.corpora_on_disk import ALPHABETS, sentences, write_jsonl
 from tests.support.flower_parts import local_grid, process_grid
 from tests.support.making import contents
@@ -59,6 +59,11 @@ def workshop(tmp_path: Path) -> Workshop:
             tmp_path / "data" / f"{domain}.test.jsonl", sentences(domain, 75)[60:]
         )
     return Workshop(tmp_path)
+
+
+def simulated_by(shop: Workshop, words: str) -> Finished:
+    """`ridgeway simulate WORDS` on these corpora, to its end."""
+    return shop.call("simulate --data data --encoder", shop.encoder, *words.split())
 
 
 def corpora() -> list[Corpus]:
@@ -172,17 +177,7 @@ def test_the_command_reports_what_programs_want_to_know(workshop: Workshop) -> N
     """Accuracy, domains, confusion and timings as JSON; the release where it was asked for, and it
     routes.
     """
-    done = workshop.call(
-        "simulate",
-        "--data",
-        "data",
-        "--encoder",
-        workshop.encoder,
-        "--out",
-        "out",
-        "--json",
-    )
-    assert done.code == 0, done.stderr
+    done = simulated_by(workshop, "--out out --json").good
     assert set(done.json) >= {
         "accuracy",
         "domains",
@@ -207,34 +202,11 @@ def test_several_holders_of_a_domain_and_one_that_is_away(workshop: Workshop) ->
     """Whoever is away is named, and the others make the release; a domain goes on with the holders
     it has left.
     """
-    words = [
-        "simulate",
-        "--data",
-        "data",
-        "--encoder",
-        workshop.encoder,
-        "--holders",
-        "7",
-        "--drop",
-        "law-1",
-        "--json",
-    ]
-    done = workshop.call(*words)
-    assert done.code == 0, done.stderr
+    done = simulated_by(workshop, "--holders 7 --drop law-1 --json").good
     assert done.json["absent"] == ["law-1"]
     assert "absent    law-1" in done.stderr
     assert done.json["order"] == sorted(ALPHABETS)
-    gone = workshop.call(
-        "simulate",
-        "--data",
-        "data",
-        "--encoder",
-        workshop.encoder,
-        "--drop",
-        "law",
-        "--json",
-        "--clear",
-    )
+    gone = simulated_by(workshop, "--drop law --json --clear")
     assert gone.json["order"] == ["code", "medicine"]
 
 
@@ -249,20 +221,9 @@ def test_a_private_round_needs_one_option(workshop: Workshop, sums: str) -> None
         ),
         workshop / "prior",
     )
-    words = [
-        "--private",
-        "--data",
-        "data",
-        "--encoder",
-        workshop.encoder,
-        "--epsilon",
-        "8",
-        "--prior",
-        "prior",
-    ]
-    named = [] if sums == "columns" else ["--sums", sums]
-    done = workshop.call("simulate", *words, *named, "--out", "out", "--json")
-    assert done.code == 0, done.stderr
+    words = "--private --epsilon 8 --prior prior --out out --json"
+    named = "" if sums == "columns" else f" --sums {sums}"
+    done = simulated_by(workshop, words + named).good
     assert done.json["mode"] == "private"
     assert load_release(workshop / "out").manifest["privacy"]["mode"] == sums
     assert done.json["accuracy"] > 90
@@ -279,17 +240,8 @@ def test_a_private_round_reads_sentences(
         write_jsonl(
             workshop / "data" / f"{domain}.train.jsonl", sentences(domain, 150, 60)
         )
-    words = [
-        "--private",
-        "--data",
-        "data",
-        "--encoder",
-        f"{workshop.encoder}+sentence",
-        "--epsilon",
-        "8",
-    ]
-    done = workshop.call("simulate", *words, "--out", "out", "--json")
-    assert done.code == 0, done.stderr
+    words = f"--private --epsilon 8 --encoder {workshop.encoder}+sentence"
+    done = simulated_by(workshop, f"{words} --out out --json").good
     release = load_release(workshop / "out")
     assert release.manifest["cascade"]["margin"] == NOISY_MARGIN
     assert done.json["accuracy"] > 90
@@ -299,43 +251,42 @@ def test_a_private_round_reads_sentences(
     ("words", "sentence"),
     [
         (
-            ["--private", "--prior", "nowhere", "--work", "new"],
+            "--private --prior nowhere --work new",
             "there is no prior nowhere",
         ),
         (
-            ["--private", "--clear"],
+            "--private --clear",
             "--private and --clear exclude each other; give one",
         ),
         (
-            ["--private", "--sums", "rows"],
+            "--private --sums rows",
             "there is no privacy mode 'rows'; use columns or full",
         ),
-        (["--private", "--epsilon", "0"], "ε must be above 0 and at most 20, not 0"),
-        (["--epsilon", "1"], "--epsilon needs --private: other rounds have no noise"),
+        ("--private --epsilon 0", "ε must be above 0 and at most 20, not 0"),
+        ("--epsilon 1", "--epsilon needs --private: other rounds have no noise"),
         (
-            ["--clear", "--sums", "full", "--prior", "p"],
+            "--clear --sums full --prior p",
             "--sums and --prior needs --private",
         ),
-        (["--holders", "2"], "3 domains need at least as many holders, not 2"),
-        (["--holders", "1000"], "too few for"),
-        (["--holders", "20"], "would have 8 documents, and a holder needs 10"),
-        (["--drop", "nobody"], "there is no holder 'nobody' to drop"),
-        (["--engine", "ray"], "there is no engine 'ray'"),
-        (["--data", "nowhere"], "nowhere holds 0 files"),
-        (["--work", "data"], "data already exists and is not empty"),
-        (["--out", "data"], "already contains other files"),
-        (["--drop", "law", "--drop", "code", "--clear"], "needs two domains"),
-        (["--drop", "law"], "2 holders can take part, but a round under masks needs 3"),
-        (["--drop-rate", "1"], "a drop rate lies between 0 and 1"),
+        ("--holders 2", "3 domains need at least as many holders, not 2"),
+        ("--holders 1000", "too few for"),
+        ("--holders 20", "would have 8 documents, and a holder needs 10"),
+        ("--drop nobody", "there is no holder 'nobody' to drop"),
+        ("--engine ray", "there is no engine 'ray'"),
+        ("--data nowhere", "nowhere holds 0 files"),
+        ("--work data", "data already exists and is not empty"),
+        ("--out data", "already contains other files"),
+        ("--drop law --drop code --clear", "needs two domains"),
+        ("--drop law", "2 holders can take part, but a round under masks needs 3"),
+        ("--drop-rate 1", "a drop rate lies between 0 and 1"),
     ],
 )
 def test_bad_input_is_one_sentence(
-    workshop: Workshop, words: list[str], sentence: str
+    workshop: Workshop, words: str, sentence: str
 ) -> None:
     """A non-zero exit, one line of why, and nothing written."""
     before = sorted(workshop.folder.rglob("*"))
-    named = [] if "--data" in words else ["--data", "data"]
-    done = workshop.call("simulate", *named, "--encoder", workshop.encoder, *words)
+    done = simulated_by(workshop, words)
     assert done.code == 2
     last = done.stderr.strip().splitlines()[-1]
     assert last.startswith("ridgeway: ")
@@ -352,16 +303,8 @@ def test_a_private_round_with_words_is_refused_before_anything_is_written(
     """The sentence names an encoder that can be used, and the folder of the federation does not
     come to be.
     """
-    words = [
-        "--data",
-        "data",
-        "--encoder",
-        f"{workshop.encoder}+words",
-        "--private",
-        "--work",
-        "new",
-    ]
-    done = workshop.call("simulate", *words)
+    words = f"--private --work new --encoder {workshop.encoder}+words"
+    done = simulated_by(workshop, words)
     assert (
         done.code == 2
         and "token features and USE sentence features only" in done.stderr
@@ -598,18 +541,7 @@ def test_the_command_tells_who_will_fall(workshop: Workshop) -> None:
     """Two of seven holders may fall, each at its stage; with three the round fails in one
     sentence.
     """
-    words = [
-        "simulate",
-        "--data",
-        "data",
-        "--encoder",
-        workshop.encoder,
-        "--holders",
-        "7",
-        "--json",
-    ]
-    done = workshop.call(*words, "--drop-rate", "0.3")
-    assert done.code == 0, done.stderr
+    done = simulated_by(workshop, "--holders 7 --json --drop-rate 0.3").good
     assert len(done.json["fallen"]) == 2
     told = [line for line in done.stderr.splitlines() if line.startswith("will fall")]
     assert [
@@ -621,7 +553,7 @@ def test_the_command_tells_who_will_fall(workshop: Workshop) -> None:
         if not any(stage in line for line in told)
     ] == []
     assert done.json["accuracy"] == 100.0
-    failed = workshop.call(*words, "--drop-rate", "0.43")
+    failed = simulated_by(workshop, "--holders 7 --json --drop-rate 0.43")
     assert (failed.code, failed.stdout) == (2, "")
     assert "of 7 members" in failed.stderr.splitlines()[-1]
 

@@ -22,15 +22,15 @@ import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from ridgeway.common.base.journal import Journal, JournalEntry
 from ridgeway.common.deploy.processes import free_port
 from ridgeway.common.encoding.encoder_files import save_encoder
 from ridgeway.common.encoding.table_encoder import TableEncoder
-from ridgeway.common.privacy.public_prior import make_prior, write_prior
+from ridgeway.common.privacy.public_prior import PublicPrior, make_prior, write_prior
 from ridgeway.coordinator.round.progress import Follower, no_watch
-from tests.support.commands import RIDGEWAY, Finished, Workshop
+from tests.support.commands import RIDGEWAY, Finished, Workshop, command_line
 from tests.support.corpora_on_disk import write_jsonl
 from tests.support.waiting import PATIENCE_S, wait_for, wait_for_end
 
@@ -152,6 +152,10 @@ class Deployment:
     # Commands
 
     @property
+    def _encoder(self) -> tuple[str, str]:
+        return "--encoder", f"dir:{self.folder / 'encoder'}"
+
+    @property
     def own_environment(self) -> dict[str, str]:
         own = {
             f"RIDGEWAY_{name.upper()}": self.folder / name
@@ -184,7 +188,7 @@ class Deployment:
         out, err = place.with_suffix(".out"), place.with_suffix(".err")
         with out.open("wb") as to_out, err.open("wb") as to_err:
             process = subprocess.Popen(
-                [program, *words],
+                [program, *command_line(words)],
                 stdin=subprocess.DEVNULL,
                 stdout=to_out,
                 stderr=to_err,
@@ -205,12 +209,15 @@ class Deployment:
 
     def do(self, *words: str | Path) -> Finished:
         """Run `ridgeway WORDS...` to its good end."""
-        done = self.run(*words)
-        assert done.code == 0, (
-            f"`ridgeway {' '.join(map(str, words))}` ended with {done.code}: {done.stderr}"
-        )
-        assert "Traceback" not in done.stderr
-        return done
+        return self.run(*words).good
+
+    def operator(self, command: str, *words: str) -> Any:
+        """What a command of the operator says to programs."""
+        return self.do(f"coordinator {command} --json", self.coordinator, *words).json
+
+    def owner(self, name: str, command: str) -> Any:
+        """What a command of a holder's owner says to programs."""
+        return self.do(f"client {command} --json", self.holder(name)).json
 
     def wait_for(self, what: str, reached: Callable[[], bool]) -> None:
         """Wait until something has happened, or fail with its description and what the logs say."""
@@ -226,25 +233,18 @@ class Deployment:
 
         mode: as `coordinator init` has it if left out.
         """
-        encoder = f"dir:{self.folder / 'encoder'}"
         named = ("--mode", mode) if mode else ()
-        self.do(
-            "coordinator",
-            "init",
-            self.coordinator,
-            "--listen",
-            self.address,
-            "--encoder",
-            encoder,
-            *named,
-        )
+        where = ("coordinator init --listen", self.address, self.coordinator)
+        self.do(*where, *self._encoder, *named)
         self.amend(self.coordinator / "coordinator.toml", settings)
-        if not mode:  # a public prior of this encoder's letters, which built-in text does not know
-            known = [[text[10:] for text in texts(name, seed=99)] for name in ALPHABETS]
-            write_prior(
-                make_prior(self.encoder, known), self.coordinator / "prior.safetensors"
-            )
-        self.do("coordinator", "invite", self.coordinator)
+        if not mode:
+            write_prior(self.prior(), self.coordinator / "prior.safetensors")
+        self.do("coordinator invite", self.coordinator)
+
+    def prior(self) -> PublicPrior:
+        """A public prior of this encoder's letters, which built-in text does not know."""
+        public = [[text[10:] for text in texts(name, seed=99)] for name in ALPHABETS]
+        return make_prior(self.encoder, public)
 
     def amend(self, path: Path, settings: Mapping[str, object]) -> None:
         """Change settings that stand in a file, each on a line of its own, as a person with an
@@ -260,14 +260,14 @@ class Deployment:
 
     def up(self) -> Running:
         """Start the coordinator, and wait until it says that it is up."""
-        started = self.start("up", "coordinator", "up", self.coordinator)
+        started = self.start("up", "coordinator up", self.coordinator)
         self.wait_for("the coordinator is up", lambda: self.told(started, "up"))
         return started
 
     def round(self, *options: str) -> Running:
         """Start a round."""
         return self.start(
-            "round", "coordinator", "round", self.coordinator, "--json", *options
+            "round", "coordinator round --json", self.coordinator, *options
         )
 
     def releases(self) -> list[str]:
@@ -306,67 +306,37 @@ class Deployment:
     def settle(self, name: str, *options: str) -> Path:
         """Make a holder of the domain of this name."""
         corpus = write_jsonl(self.corpus(name), texts(name))
-        known = (
-            "--invite",
-            self.coordinator / "invite",
-            "--encoder",
-            f"dir:{self.folder / 'encoder'}",
-        )
-        self.do(
-            "client",
-            "init",
-            self.holder(name),
-            "--domain",
-            name,
-            "--corpus",
-            corpus,
-            *known,
-            *options,
-        )
+        own = ("--domain", name, "--corpus", corpus, *self._encoder)
+        known = ("client init --invite", self.coordinator / "invite")
+        self.do(*known, self.holder(name), *own, *options)
         return self.holder(name)
 
     def ready(self, *names: str) -> None:
         """Open epochs, as owners do, on their explicit word."""
         for name in names:
-            self.do("client", "ready", self.holder(name), "--new-epoch")
+            self.do("client ready --new-epoch", self.holder(name))
 
     def accept(self, *names: str) -> None:
         """Let holders take the terms of a new invitation."""
-        self.do("coordinator", "invite", self.coordinator)
+        self.do("coordinator invite", self.coordinator)
         for name in names:
-            self.do(
-                "client",
-                "accept",
-                self.holder(name),
-                "--invite",
-                self.coordinator / "invite",
-            )
+            invite = ("client accept --invite", self.coordinator / "invite")
+            self.do(*invite, self.holder(name))
 
     def admit(self, name: str) -> None:
-        self.do(
-            "coordinator",
-            "admit",
-            self.coordinator,
-            self.holder(name) / "holder.pub",
-            "--name",
-            name,
-        )
+        card = self.holder(name) / "holder.pub"
+        self.do("coordinator admit --name", name, self.coordinator, card)
 
     def confirm(self, *names: str) -> None:
         """Let holders compare the members that they are shown, and confirm them."""
-        shown = {
-            name: self.do("client", "members", self.holder(name), "--json").json["code"]
-            for name in names
-        }
+        shown = {name: self.owner(name, "members")["code"] for name in names}
         assert len(set(shown.values())) == 1
         for name, code in shown.items():
-            self.do("client", "confirm", self.holder(name), code)
+            self.do("client confirm", self.holder(name), code)
 
     def join(self, *names: str) -> None:
         """Start SuperNodes, all at once, and wait until each is connected."""
-        started = [
-            self.start(name, "client", "join", self.holder(name)) for name in names
-        ]
+        started = [self.start(name, "client join", self.holder(name)) for name in names]
         for each in started:
             self.wait_for(
                 f"{each.name} is connected",

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cache, lru_cache
-from itertools import combinations
+from itertools import combinations, islice
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -162,19 +162,22 @@ class FullDisk(Steps):
         return wrapped
 
 
-def let_steps_be_seen(patch: pytest.MonkeyPatch, steps: Steps) -> None:
-    """Count every write of the coordinator as two steps: before and after."""
+def count_appends(patch: pytest.MonkeyPatch, steps: Steps, file: str) -> None:
+    """Count every entry of the journals in files of this name as two steps: before and after."""
     plain_append = Journal.append
 
     def append(journal: Journal, *events: tuple[str, Mapping[str, Any]]) -> Any:
-        spied = (
-            steps.around(plain_append)
-            if journal.path.name == "ledger.db"
-            else plain_append
+        append = (
+            steps.around(plain_append) if journal.path.name == file else plain_append
         )
-        return spied(journal, *events)
+        return append(journal, *events)
 
     patch.setattr(Journal, "append", append)
+
+
+def let_steps_be_seen(patch: pytest.MonkeyPatch, steps: Steps) -> None:
+    """Count every write of the coordinator as two steps: before and after."""
+    count_appends(patch, steps, "ledger.db")
     patch.setattr(
         Federation, "point_to_latest", steps.around(Federation.point_to_latest)
     )
@@ -453,7 +456,7 @@ class Oracle:
         """
         federation = parties.federation()
         federation.ledger.verify()
-        standing, parent = Standing(), None
+        standing = Standing()
         for entry in federation.ledger.journal.entries():
             if entry.kind == "contributed":
                 given = Contribution(
@@ -463,12 +466,8 @@ class Oracle:
                     f"{given.name} sent twice what was there"
                 )
             standing.take_in(entry)
-            if entry.kind == "released":
-                assert entry.facts["number"] == len(standing.releases), (
-                    "the numbers of releases have a gap"
-                )
-                self._check_release(federation, standing, parent)
-                parent = standing.releases[-1].release
+        for released, _ in releases_of(federation):
+            self._check_release(federation, released)
         check_folders(federation)
         for name in parties.homes:
             check_received(parties.holder(name), federation)
@@ -476,22 +475,11 @@ class Oracle:
 
     def cohort(self, federation: Federation, number: int) -> set[str]:
         """Whose sums a release is made of, found out from its weights alone."""
-        standing = Standing()
-        for entry in federation.ledger.journal.entries():
-            standing.take_in(entry)
-            if entry.kind == "released" and entry.facts["number"] == number:
-                break
-        return self._made_of(federation, standing)
+        released = islice(releases_of(federation), number - 1, None)
+        return self._made_of(federation, next(released)[0])
 
-    def _check_release(
-        self, federation: Federation, standing: Standing, parent: str | None
-    ) -> None:
+    def _check_release(self, federation: Federation, standing: Standing) -> None:
         published = standing.releases[-1]
-        loaded = load_release(
-            federation.release_folder(published.number), key=federation.identity.public
-        )
-        assert (loaded.id, loaded.manifest["parent"]) == (published.release, parent)
-        assert loaded.manifest["number"] == published.number
         made_of = self._made_of(federation, standing)
         assert made_of == {member.name for member in published.members}
         unused = {
@@ -555,6 +543,27 @@ class Oracle:
                 own, standing, self.encoder, ridge
             )
         return self._routers[sources, ridge]
+
+
+def releases_of(
+    federation: Federation,
+) -> Iterator[tuple[Standing, Mapping[str, Any]]]:
+    """What the ledger says after each release, and the release's manifest; fails if one does not
+    follow from the one before.
+    """
+    standing, parent = Standing(), None
+    for entry in federation.ledger.journal.entries():
+        standing.take_in(entry)
+        if entry.kind == "released":
+            published = standing.releases[-1]
+            number = entry.facts["number"]
+            assert number == len(standing.releases), "the numbers have a gap"
+            folder = federation.release_folder(number)
+            loaded = load_release(folder, key=federation.identity.public)
+            assert loaded.manifest["number"] == published.number
+            assert (loaded.id, loaded.manifest["parent"]) == (published.release, parent)
+            yield standing, loaded.manifest
+            parent = published.release
 
 
 def shares_of(standing: Standing, names: set[str]) -> dict[str, int]:

@@ -33,9 +33,8 @@ from ridgeway.client.round.holder import Holder
 from ridgeway.client.sums.corpus import is_held_out
 from ridgeway.common.base.errors import RidgewayError
 from ridgeway.common.privacy.document_bound import UNIT, Integers, moved_square
-from ridgeway.common.privacy.public_prior import make_prior, write_prior
 from ridgeway.common.protocol.packet import Packet, open_packet, seal_packet
-from ridgeway.coordinator.round.federation import PRIOR, PrivacySettings
+from ridgeway.coordinator.round.federation import PrivacySettings
 from ridgeway.coordinator.round.round import check_round, run_round
 from ridgeway.coordinator.round.run_order import RoundWishes
 from tests.support.crafted_requests import CHANGES, THE_SAME, Base
@@ -45,16 +44,18 @@ from tests.support.simulated_federation import (
     Direct,
     Parties,
     found,
+    found_private,
     no_watch,
     own_texts,
+    populate,
 )
 
 MODES: dict[str, dict[str, Any]] = {
     "clear": {"mode": "clear", "weighting": "tokens"},
     "masked": {"mode": "masked"},
     "masked among neighbours": {"mode": "masked"},
-    "private columns": {"mode": "private", "privacy": PrivacySettings(sums="columns")},
-    "private full": {"mode": "private", "privacy": PrivacySettings(sums="full")},
+    "private columns": {"privacy": PrivacySettings(sums="columns")},
+    "private full": {"privacy": PrivacySettings(sums="full")},
 }
 MEMBERS = {"code": "code", "law-1": "law", "law-2": "law", "medicine": "medicine"}
 WATCHED, ALLY = "law-1", "law-2"
@@ -469,24 +470,17 @@ def corpus_of(home: Path) -> Path:
 
 def _settled(folder: Path, mode: str) -> Parties:
     private = "privacy" in MODES[mode]
-    parties = found(folder, experts=() if private else EXPERTS, **MODES[mode])
     policy: dict[str, Any] = {"max_epsilon": NO_LIMIT}
     if private:
+        parties = found_private(folder, **MODES[mode])
         policy["max_round_epsilon"] = 4.0
-        public = [
-            own_texts("public", domain, 30) for domain in ("code", "law", "medicine")
-        ]
-        write_prior(
-            make_prior(parties.encoder, public), parties.federation().folder / PRIOR
-        )
     else:
+        parties = found(folder, experts=EXPERTS, **MODES[mode])
         policy["modes"] = "clear", "masked"
     if mode.startswith("masked"):
         policy["weightings"] = "equal", "tokens"
-    for name, domain in MEMBERS.items():
-        parties.settle(name, domain, own_texts(name, domain, 32), **policy)
-        parties.admit(name)
-    parties.pin_all()
+    texts = {name: own_texts(name, domain, 32) for name, domain in MEMBERS.items()}
+    populate(parties, MEMBERS, texts, **policy)
     return parties
 
 

@@ -213,15 +213,7 @@ def test_a_benchmark_leaves_its_rows_and_where_they_come_from(
 
 
 def test_a_command_is_told_without_the_paths_of_a_machine() -> None:
-    words = [
-        "route",
-        "--text",
-        "/home/me/clm",
-        "--out",
-        "/tmp/x",
-        "--out=docs",
-        "--full",
-    ]
+    words = "route --text /home/me/clm --out /tmp/x --out=docs --full".split()
     assert command_words("m", words) == "python -m m route --text clm --full"
 
 
