@@ -36,7 +36,7 @@ from tests.support.browser import Visit, violations, visit
 from tests.support.fake_expert import Expert, step_by_step, well
 from tests.support.in_process import running
 from tests.support.making import fixed_identity
-from tests.support.serving import OWN, prompt_for, release_of, unsure_prompts
+from tests.support.serving import OWN, facts_of, prompt_for, release_of, unsure_prompts
 from tests.support.tiny import LETTERS, tiny_definition
 
 pytestmark = pytest.mark.browser
@@ -61,23 +61,20 @@ def evaluated_release(
         logits[LETTERS.index(OWN[place % len(OWN)]) + 2, place] = 100 - place // len(
             OWN
         )
-    facts: dict[str, Any] = {
-        "domains": domains,
-        "masses": dict.fromkeys(domains, 1),
-        "encoder": {"name": "tiny", "fingerprint": "0" * 64},
-        "selector": {"name": "average", "k": 1},
-        "confidence": Confidence(temperature=20.0, calibrated=True).to_json(),
-        "parent": None,
-        "evaluation": {
-            "accuracy": 70.0,
-            "domains": {},
-            "confusion": confusion,
-            "order": domains,
-            "unit": "percent",
-        },
+    evaluation = {
+        "accuracy": 70.0,
+        "domains": {},
+        "confusion": confusion,
+        "order": domains,
+        "unit": "percent",
+        "reliability": RELIABILITY,
     }
-    facts["evaluation"]["reliability"] = RELIABILITY
-    facts["examples"] = [LAW, CODE]
+    facts = facts_of(
+        domains,
+        confidence=Confidence(temperature=20.0, calibrated=True).to_json(),
+        evaluation=evaluation,
+        examples=[LAW, CODE],
+    )
     table = TokenTable(logits, 1.0, np.zeros(len(logits), dtype=np.float32))
     save_release(
         folder,

@@ -34,7 +34,9 @@ from ridgeway.common.routing.sentence_table import (
     compile_router,
 )
 from ridgeway.common.routing.token_table import TokenTable
+from tests.support import in_process
 from tests.support.commands import RIDGEWAY
+from tests.support.in_process import CHATS, Chatting, memory
 from tests.support.making import fixed_identity
 from tests.support.tiny import LETTERS, tiny_definition
 from tests.support.waiting import wait_for, wait_for_end
@@ -58,7 +60,7 @@ def release_of(
     """A release in which each domain has a letter of its own, that of `prompt_for`; returns its
     id.
     """
-    facts = _tiny_facts(domains) | ({} if number is None else {"number": number})
+    facts = facts_of(domains, **({} if number is None else {"number": number}))
     weights = np.zeros((2, len(domains)))
     table = _tiny_table(domains, strength)
     return save_release(
@@ -78,7 +80,7 @@ def cascade_release(
         -1000, 1000, (features.width, len(domains)), dtype=np.int32
     )
     whole = SentenceTable(table, of_sentences, 22, features)
-    facts = _tiny_facts(domains)
+    facts = facts_of(domains)
     facts["encoder"] |= {"sentences": features.to_json()}
     weights = np.zeros((2, 2 * len(domains)))
     return save_release(
@@ -107,7 +109,8 @@ def _tiny_table(domains: Sequence[str], strength: int) -> TokenTable:
     return TokenTable(logits, 1.0, np.zeros(rows, dtype=np.float32))
 
 
-def _tiny_facts(domains: Sequence[str]) -> dict[str, Any]:
+def facts_of(domains: Sequence[str], **more: Any) -> dict[str, Any]:
+    """What the manifest of a made-up release says."""
     return {
         "domains": list(domains),
         "masses": dict.fromkeys(domains, 1),
@@ -115,6 +118,7 @@ def _tiny_facts(domains: Sequence[str]) -> dict[str, Any]:
         "selector": {"name": "average", "k": 1},
         "confidence": Confidence().to_json(),
         "parent": None,
+        **more,
     }
 
 
@@ -124,18 +128,12 @@ def usual_release(folder: Path, domains: Sequence[str], smollm2: TableEncoder) -
     weights = np.random.default_rng(0).standard_normal(
         (encoder.width + 1, len(domains))
     )
-    facts = {
-        "domains": list(domains),
-        "masses": dict.fromkeys(domains, 1),
-        "encoder": {
-            "name": encoder.name,
-            "fingerprint": encoder.fingerprint,
-            "words": words.to_json(),
-        },
-        "selector": DEFAULT.selector.to_json(),
-        "confidence": Confidence().to_json(),
-        "parent": None,
-    }
+    names = {"name": encoder.name, "fingerprint": encoder.fingerprint}
+    facts = facts_of(
+        domains,
+        encoder={**names, "words": words.to_json()},
+        selector=DEFAULT.selector.to_json(),
+    )
     compiled = compile_router(encoder, weights)
     save_release(folder, facts, weights, compiled, encoder.definition, fixed_identity())
 
@@ -231,14 +229,15 @@ class Process:
 
     def memory(self) -> int:
         """The bytes of memory that it holds now."""
-        pages = Path(f"/proc/{self.pid}/statm").read_text().split()[1]
-        return int(pages) * os.sysconf("SC_PAGE_SIZE")
+        return memory(self.pid)
 
 
-class Serving(Process):
+class Serving(Process, Chatting):
     """`ridgeway serve RELEASE OPTIONS...` on a port of its own; settings: what stands in its
     serve.toml.
     """
+
+    opening = f"{SECRET} "
 
     def __init__(
         self,
@@ -302,20 +301,6 @@ class Serving(Process):
         self.http.close()
         super().end()
 
-    def post(self, path: str, body: Any, **headers: str) -> httpx.Response:
-        return self.http.post(path, json=body, headers=headers)
-
-    def chat(self, model: str, prompt: str = "hello", **more: Any) -> httpx.Response:
-        return self.post("/v1/chat/completions", chat(model, prompt, **more))
-
-    @contextlib.contextmanager
-    def streamed(
-        self, model: str, prompt: str = "hello", **more: Any
-    ) -> Iterator[httpx.Response]:
-        body = chat(model, prompt, stream=True, **more)
-        with self.http.stream("POST", "/v1/chat/completions", json=body) as response:
-            yield response
-
     def client(self, **options: Any) -> openai.OpenAI:
         """The official client; it asks once, so that a test sees what the first answer is."""
         http = openai.DefaultHttpxClient(trust_env=False, verify=False)
@@ -343,7 +328,7 @@ def leaving(url: httpx.URL, body: Json, key: str = "") -> Iterator[HTTPConnectio
     """A chat that is asked for; at the end of the `with` its client goes, answered or not."""
     connection = HTTPConnection(url.host, url.port or 80)
     headers = {"content-type": "application/json", "authorization": f"Bearer {key}"}
-    connection.request("POST", "/v1/chat/completions", json.dumps(body), headers)
+    connection.request("POST", CHATS, json.dumps(body), headers)
     try:
         yield connection
     finally:
@@ -375,11 +360,7 @@ def write_experts(
 
 
 def chat(model: str, prompt: str, **more: Any) -> dict[str, Any]:
-    return {
-        "model": model,
-        "messages": [{"role": "user", "content": f"{SECRET} {prompt}"}],
-        **more,
-    }
+    return in_process.chat(model, f"{SECRET} {prompt}", **more)
 
 
 def tokens_of(lines: Iterator[str]) -> Iterator[Any]:
