@@ -145,7 +145,6 @@ def read_corpora(data: Path | None, holders: int = 0) -> list[Corpus]:
     holders: the built-in texts are cut so that so many can have MIN_HOLDER_TEXTS each, some of
              which are held out.
     """
-
     if data is None:
         found = with_questions()
         wanted = MIN_HOLDER_TEXTS * -(-holders // len(found))

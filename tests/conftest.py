@@ -25,6 +25,7 @@ from ridgeway.common.base.files import without_syncing
 from ridgeway.common.encoding import sentence_source
 from ridgeway.common.encoding.sentence_encoder import UseEncoder
 from ridgeway.common.encoding.table_encoder import TableEncoder
+from tests.support.commands import Workshop, workshop
 from tests.support.masked_session import small_neighbourhoods
 from tests.support.tiny import tiny_encoder
 
@@ -317,6 +318,12 @@ def smollm2(smollm2_cache: Path) -> TableEncoder:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RIDGEWAY_CACHE", str(smollm2_cache))
         return find_encoder("smollm2")
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
+    """All that commands need, made once for a module."""
+    return workshop(tmp_path_factory.mktemp("workshop"))
 
 
 @pytest.fixture(scope="session")

@@ -21,7 +21,8 @@ from packaging.requirements import Requirement
 
 from ridgeway.__main__ import COMMANDS, MORE_EXTRAS, command
 from ridgeway.common.encoding.encoder_files import save_encoder
-from tests.support.commands import Workshop, workshop
+from tests.support.commands import Workshop
+from tests.support.corpora_on_disk import write_domains
 from tests.support.release_files import build, copy_sources
 from tests.support.tiny import tiny_encoder
 
@@ -212,11 +213,6 @@ def _code(folder: Path) -> list[Path]:
     ]
 
 
-@pytest.fixture(scope="module")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
-    return workshop(tmp_path_factory.mktemp("workshop"))
-
-
 def required(
     of: Distribution,
     extras: frozenset[str],
@@ -385,12 +381,7 @@ def test_every_module_of_an_installed_wheel_can_be_imported(
 def test_an_installed_wheel_simulates_a_federation(whole: Path, tmp_path: Path) -> None:
     """`ridgeway simulate`, over a folder of corpora, to a release."""
     save_encoder(tiny_encoder(), tmp_path / "encoder")
-    for domain, letter in (("law", "a"), ("code", "b"), ("medicine", "c")):
-        for part in ("train", "test"):
-            lines = [
-                json.dumps({"text": f"{letter * 20} {number}."}) for number in range(30)
-            ]
-            (tmp_path / f"{domain}.{part}.jsonl").write_text("\n".join(lines) + "\n")
+    write_domains(tmp_path, 30, 30)
     words = "simulate --data . --encoder dir:encoder --out release --json".split()
     told = json.loads(said(whole, tmp_path, "-m", "ridgeway", *words))
     assert told["holders"] == 3

@@ -22,7 +22,7 @@ from ridgeway import Router
 from ridgeway.common.base.errors import InputError, RidgewayError
 from ridgeway.common.deploy.processes import flower_environment, script
 from ridgeway.common.encoding.encoder_sources import find_encoder
-from tests.support.corpora_on_disk import ALPHABETS, sentences, write_jsonl
+from tests.support.corpora_on_disk import ALPHABETS, sentences, write_domains
 from tests.support.flower_parts import (
     MESSAGE_TYPE,
     FlowerMessage,
@@ -48,9 +48,7 @@ def run(name: str, *words: str | Path) -> list[str]:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Corpora of three domains, and the encoder that own_encoder.py makes of public text."""
     place = tmp_path_factory.mktemp("examples")
-    for domain in ALPHABETS:
-        write_jsonl(place / "data" / f"{domain}.train.jsonl", sentences(domain, 60))
-        write_jsonl(place / "data" / f"{domain}.test.jsonl", sentences(domain, 70)[60:])
+    write_domains(place / "data", 60, 10)
     (place / "public.txt").write_text(
         "\n".join(text for domain in ALPHABETS for text in sentences(domain, 20))
     )

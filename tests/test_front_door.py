@@ -17,7 +17,7 @@ import pytest
 
 import ridgeway
 from ridgeway.__main__ import command, main
-from tests.support.commands import Workshop, workshop
+from tests.support.commands import Workshop
 
 HEAVY = (
     "torch",
@@ -69,11 +69,6 @@ create_app(service, gateway=Gateway(service, experts))
 service.threads.close()
 said = []
 """
-
-
-@pytest.fixture(scope="module")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
-    return workshop(tmp_path_factory.mktemp("workshop"))
 
 
 def in_a_new_process(

@@ -7,7 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
+
+import numpy as np
 
 from ridgeway.client.sums.prepare import PrepareJob, Watch
 from ridgeway.common.base.errors import InputError
@@ -25,28 +27,29 @@ from ridgeway.common.cli.terminal import (
     ticking,
 )
 from ridgeway.common.encoding.encoder_sources import find_by_fingerprint, find_encoder
-from ridgeway.common.encoding.table_encoder import without_words
+from ridgeway.common.encoding.table_encoder import TableEncoder, without_words
 from ridgeway.common.privacy.privacy_settings import Privacy, check_privacy
 from ridgeway.common.privacy.public_prior import built_in_prior, read_prior
-from ridgeway.common.statistics.statistics_file import load_prepared
+from ridgeway.common.statistics.statistics_file import Prepared, load_prepared
+from ridgeway.common.statistics.sums import Integers
 from ridgeway.simulations.audit import (
     AuditedHolder,
+    Finding,
+    PrivateAudit,
     advice,
     attack_cohort,
+    audit_halves,
+    canaries,
+    halves,
     must_fit,
+    plant,
     read_summed,
+    summed_documents,
     survives_weighting,
     token_texts,
     true_counts,
 )
 from ridgeway.simulations.corpora import TRAIN, builtin, write
-
-if TYPE_CHECKING:
-    from ridgeway.client.sums.prepare import PrepareJob, Watch
-    from ridgeway.common.encoding.table_encoder import TableEncoder
-    from ridgeway.common.statistics.statistics_file import Prepared
-    from ridgeway.common.statistics.sums import Integers
-    from ridgeway.simulations.audit import Finding, PrivateAudit
 
 CANARY_RUNS = 100
 RARE = "rare tokens: those that occur once or twice in what was summed"
@@ -116,7 +119,6 @@ def audit(
     and what the attacks find is held against both halves: the other one is a control. Planted
     documents (canaries) show the ε that can be proven at least.
     """
-
     noise = None if epsilon is None else (epsilon, privacy, prior)
     if statistics is not None:
         if data or windows or holder:
@@ -158,7 +160,6 @@ def audit(
 @contextmanager
 def _texts(data: Path | None) -> Iterator[dict[str, Path]]:
     """The text of each holder, by its domain."""
-
     if data is not None and not data.is_dir():
         raise InputError(f"there is no folder {data}")
     with tempfile.TemporaryDirectory(prefix="ridgeway-") as name:
@@ -176,7 +177,6 @@ def _job(
     domain: str, corpus: Sequence[Path], sampling: Sampling, text_field: str = "text"
 ) -> PrepareJob:
     """How to read a corpus for an audit."""
-
     fields = field_names(text_field)
     return PrepareJob(tuple(corpus), domain, sampling, DEFAULT.holdout, fields, cores())
 
@@ -184,7 +184,6 @@ def _job(
 @contextmanager
 def _watching(label: str) -> Iterator[Watch]:
     """A bar over the bytes that are read; a signal stops the reading."""
-
     with stop_on_signal() as stopped, progress_bar(label) as progress:
         yield Watch(progress, stopped)
 
@@ -196,7 +195,6 @@ def _audit_file(
     prepared: Prepared, job: PrepareJob, encoder: TableEncoder, json: bool
 ) -> None:
     """Attack the sums of a file; what comes back is held against its corpus, if that is given."""
-
     truth = None
     if job.roots:
         with _watching(job.domain) as watch:
@@ -230,7 +228,6 @@ def _audit_cohort(
     json: bool,
 ) -> None:
     """Attack one holder of a cohort by every view of its exact sums."""
-
     read = {}
     with _watching("corpora") as watch:
         for domain, path in texts.items():
@@ -290,8 +287,6 @@ def _finding_lines(
 
 def _token_lines(finding: Finding, encoder: TableEncoder) -> Iterator[str]:
     """The most frequent and some of the rarest tokens that the attack believes in."""
-    import numpy as np
-
     found = np.flatnonzero(finding.counts)
     ranked = found[np.argsort(-finding.counts[found], kind="stable")].tolist()
     shown = {
@@ -318,16 +313,6 @@ def _audit_under_noise(
 
     noise: ε, what it covers, and the file of the prior.
     """
-    import numpy as np
-
-    from ridgeway.simulations.audit import (
-        audit_halves,
-        canaries,
-        halves,
-        plant,
-        summed_documents,
-    )
-
     plain = without_words(encoder)
     epsilon, mode, path = noise
     chosen = check_privacy(mode, epsilon)

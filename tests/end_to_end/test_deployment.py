@@ -34,6 +34,7 @@ from ridgeway.coordinator.deploy.superlink import FOLDER_VARIABLE
 from ridgeway.coordinator.deploy.superlink_client import SuperLinkClient
 from tests.support.commands import Finished
 from tests.support.deployment import (
+    DEPLOYED,
     SECRET,
     TEST,
     Copy,
@@ -51,13 +52,7 @@ from tests.support.earlier_bundle import (
 from tests.support.flower_parts import SMALL_BULK_BYTES
 from tests.support.tiny import tiny_encoder
 
-pytestmark = [
-    pytest.mark.deployment,
-    pytest.mark.skipif(
-        not Path("/proc/self/environ").exists(), reason="looks into /proc"
-    ),
-    pytest.mark.usefixtures("show_logs"),
-]
+pytestmark = DEPLOYED
 
 FIRST = ("code", "law", "medicine")
 DYING = "chess"

@@ -19,7 +19,7 @@ import pytest
 
 from ridgeway import Router
 from ridgeway.common.deploy.processes import flower_environment, free_port, script
-from tests.support.corpora_on_disk import sentences, write_jsonl
+from tests.support.corpora_on_disk import write_domains
 from tests.support.deployment import Deployment
 from tests.support.tiny import tiny_encoder
 
@@ -96,11 +96,7 @@ def test_flwr_run_makes_a_release_with_the_two_supernodes_that_flower_simulates(
     town: Deployment, environment: dict[str, str]
 ) -> None:
     """In a new folder of the user's."""
-    for name in NAMES:
-        write_jsonl(town.folder / "data" / f"{name}.train.jsonl", sentences(name, 60))
-        write_jsonl(
-            town.folder / "data" / f"{name}.test.jsonl", sentences(name, 70)[60:]
-        )
+    write_domains(town.folder / "data", 60, 10)
     small = f'data="{town.folder / "data"}" encoder="dir:{town.folder / "encoder"}" mode="clear"'
     release = released(flwr(town, environment, "run", ".", "--stream", "-c", small))
     assert status(town, environment)[0] == "finished:completed"

@@ -7,22 +7,15 @@ One story in the order of this file; after a test that failed the rest is skippe
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
 from ridgeway.common.routing.release import load_release
 from tests.support.commands import Finished
-from tests.support.deployment import SECRET, Deployment, holding
+from tests.support.deployment import DEPLOYED, SECRET, Deployment, holding
 from tests.support.tiny import tiny_encoder
 
-pytestmark = [
-    pytest.mark.deployment,
-    pytest.mark.skipif(
-        not Path("/proc/self/environ").exists(), reason="looks into /proc"
-    ),
-    pytest.mark.usefixtures("show_logs"),
-]
+pytestmark = DEPLOYED
 
 NAMES = ("code", "law", "medicine")
 WIDTH = 16

@@ -9,7 +9,12 @@ import pytest
 
 from ridgeway.common.encoding.encoder_files import save_encoder
 from tests.support.commands import Workshop
-from tests.support.corpora_on_disk import ALPHABETS, sentences, write_jsonl
+from tests.support.corpora_on_disk import (
+    ALPHABETS,
+    sentences,
+    write_domains,
+    write_jsonl,
+)
 from tests.support.making import contents
 from tests.support.tiny import tiny_encoder
 from tests.support.tiny_models import make_model
@@ -24,12 +29,11 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
     made = Workshop(tmp_path_factory.mktemp("shop"))
     make_model(made / "model")
     save_encoder(tiny_encoder(), made / "tiny")
+    write_domains(made / "data", 40, 8)
     for domain in DOMAINS:
-        texts = sentences(domain, 48)
-        write_jsonl(made / "data" / f"{domain}.train.jsonl", texts[:40])
-        write_jsonl(made / "data" / f"{domain}.test.jsonl", texts[40:])
+        texts = sentences(domain, 40)
         write_jsonl(made / f"{domain}-1.jsonl", texts[:13])
-        write_jsonl(made / f"{domain}-2.jsonl", texts[13:40])
+        write_jsonl(made / f"{domain}-2.jsonl", texts[13:])
     return made
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -19,19 +18,12 @@ from ridgeway.common.privacy.accountant import epsilon_of
 from ridgeway.common.privacy.privacy_settings import Privacy
 from ridgeway.common.routing.release import load_release
 from tests.support.commands import Finished
-from tests.support.deployment import SECRET, holding
+from tests.support.deployment import DEPLOYED, SECRET, holding
 from tests.support.earlier_bundle import EARLIER_SHA256, keep_earlier
 from tests.support.played_year import PlayedYear, Year
 from tests.support.tiny import tiny_encoder
 
-pytestmark = [
-    pytest.mark.deployment,
-    pytest.mark.long,
-    pytest.mark.skipif(
-        not Path("/proc/self/environ").exists(), reason="looks into /proc"
-    ),
-    pytest.mark.usefixtures("show_logs"),
-]
+pytestmark = [*DEPLOYED, pytest.mark.long]
 
 NAMES = ("chess", "code", "law", "medicine", "music")
 POOR = "music"

@@ -41,7 +41,12 @@ from ridgeway.simulations.simulated_federation import (
     open_epochs,
 )
 from tests.support.commands import Finished, Workshop
-from tests.support.corpora_on_disk import ALPHABETS, sentences, write_jsonl
+from tests.support.corpora_on_disk import (
+    ALPHABETS,
+    sentences,
+    write_domains,
+    write_jsonl,
+)
 from tests.support.flower_parts import local_grid, process_grid
 from tests.support.making import contents
 from tests.support.tiny import tiny_encoder
@@ -53,11 +58,7 @@ WIDTH = 16
 def workshop(tmp_path: Path) -> Workshop:
     """An encoder and a folder of corpora, as `simulate --data` wants them."""
     save_encoder(tiny_encoder(WIDTH), tmp_path / "encoder")
-    for domain in ALPHABETS:
-        write_jsonl(tmp_path / "data" / f"{domain}.train.jsonl", sentences(domain, 60))
-        write_jsonl(
-            tmp_path / "data" / f"{domain}.test.jsonl", sentences(domain, 75)[60:]
-        )
+    write_domains(tmp_path / "data", 60, 15)
     return Workshop(tmp_path)
 
 

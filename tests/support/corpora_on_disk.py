@@ -68,6 +68,14 @@ def write_jsonl(path: Path, texts: Iterable[str], field: str = "text") -> Path:
     return path
 
 
+def write_domains(folder: Path, train: int, test: int) -> None:
+    """DOMAIN.train.jsonl and DOMAIN.test.jsonl of every domain, with so many texts."""
+    for domain in ALPHABETS:
+        texts = sentences(domain, train + test)
+        write_jsonl(folder / f"{domain}.train.jsonl", texts[:train])
+        write_jsonl(folder / f"{domain}.test.jsonl", texts[train:])
+
+
 def touch_later(path: Path) -> None:
     """Give a file a time of its own, however fast it was written."""
     status = path.stat()

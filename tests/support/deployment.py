@@ -24,6 +24,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+import pytest
+
 from ridgeway.common.base.journal import Journal, JournalEntry
 from ridgeway.common.deploy.processes import free_port
 from ridgeway.common.encoding.encoder_files import save_encoder
@@ -34,6 +36,14 @@ from tests.support.commands import RIDGEWAY, Finished, Workshop, command_line
 from tests.support.corpora_on_disk import write_jsonl
 from tests.support.waiting import PATIENCE_S, wait_for, wait_for_end
 
+DEPLOYED = [
+    pytest.mark.deployment,
+    pytest.mark.skipif(
+        not Path("/proc/self/environ").exists(), reason="looks into /proc"
+    ),
+    pytest.mark.usefixtures("show_logs"),
+]
+"""The marks of a module that tells the story of a deployment."""
 SECRET = "zyzzyva"
 """Stands in every private text, and nowhere else."""
 

@@ -34,9 +34,8 @@ from ridgeway.common.statistics.statistics_file import Prepared, to_bytes
 from ridgeway.coordinator.round.progress import no_watch
 from ridgeway.simulations.simulate import simulate
 from tests.support.corpora_on_disk import (
-    ALPHABETS,
-    sentences,
     texts_in_scripts,
+    write_domains,
     write_jsonl,
 )
 from tests.support.tiny import tiny_encoder
@@ -150,10 +149,7 @@ def releases(work: Path, engine: str) -> Iterator[Line]:
     """Routers and manifests of simulated federations. Flower's engine takes half a minute, so it
     runs once.
     """
-    for domain in ALPHABETS:
-        texts = sentences(domain, 75)
-        write_jsonl(work / "data" / f"{domain}.train.jsonl", texts[:60])
-        write_jsonl(work / "data" / f"{domain}.test.jsonl", texts[60:])
+    write_domains(work / "data", 60, 15)
     save_encoder(tiny_encoder(), work / "encoder")
     sources = {"tiny": f"dir:{work / 'encoder'}"}
     if installed_encoders():
