@@ -415,8 +415,8 @@ def test_a_command_without_words_shows_its_help(
 
 def test_a_path_that_is_not_utf8_can_be_shown(shop: Workshop, tmp_path: Path) -> None:
     """In JSON on stdout as in words on stderr; and an old terminal shows what it can."""
-    words = ("route --explain release", "😀 abc")
-    assert shop.run(*words, PYTHONIOENCODING="latin-1").code == 0
+    explained = ("route --explain release", "😀 abc")
+    assert shop.run(*explained, PYTHONIOENCODING="latin-1").code == 0
     out = tmp_path / os.fsdecode(b"caf\xe9.stats")
     words = ("--domain", "law", "--out", out, "--json")
     done = shop.run(

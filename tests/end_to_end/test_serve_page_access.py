@@ -116,9 +116,9 @@ def test_the_keyboard_alone_is_enough(browser: Browser, served: Serving) -> None
         seen.page.keyboard.press("Tab")
         expect(seen.page.get_by_role("link", name="Skip to the prompt")).to_be_focused()
         seen.page.keyboard.press("Enter")
-        expect(seen.page.get_by_label("Prompt to route")).to_be_focused()
+        expect(seen.prompt).to_be_focused()
         seen.page.keyboard.type("abc")
-        expect(seen.page.locator(".winner")).to_have_text("law")
+        seen.shows(".winner", "law")
         outline = (
             "() => [document.activeElement.id || document.activeElement.tagName, "
             "outlined(document.activeElement)]"
