@@ -176,11 +176,11 @@ def _texts(path: Path) -> tuple[str, ...]:
     return texts
 
 
-def harvest(places: Places, limit: int = MAX_DOMAIN_CHARACTERS) -> tuple[Corpus, ...]:
-    """Every domain that has enough text in these places, in the order of DOMAINS; of each so many
-    characters at most.
+def harvest(places: Places) -> tuple[Corpus, ...]:
+    """Every domain that has enough text in these places, in the order of _DOMAINS, and no more of
+    it than a domain may have.
     """
-    enough = with_enough_text(places, limit)
+    enough = with_enough_text(places, MAX_DOMAIN_CHARACTERS)
     if len(enough) < MIN_DOMAINS:
         names = ", ".join(each.name for each in enough) or "none"
         raise CorpusError(

@@ -188,7 +188,7 @@ def _collect(
     into.
     """
     if isinstance(node, ast.stmt) and not any(
-        node.lineno <= each <= (node.end_lineno or 0) for each in lines
+        node.lineno <= line <= (node.end_lineno or 0) for line in lines
     ):
         return
     found.extend(Import(module, deferred) for module in _modules(node, file))

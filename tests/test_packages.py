@@ -162,7 +162,7 @@ def unit(path: Path) -> ConfigParser:
 
 
 def chart_pods(name: str, **serve: Any) -> list[dict[str, Any]]:
-    found = [each.get("spec", {}) for each in chart_resources(name, **serve)]
+    found = [resource.get("spec", {}) for resource in chart_resources(name, **serve)]
     found = [
         each["jobTemplate"]["spec"] if "jobTemplate" in each else each for each in found
     ]
@@ -371,9 +371,9 @@ def test_serve_of_the_compose_file_sees_the_releases_and_not_the_signing_key() -
 def test_serve_of_the_chart_sees_the_releases_and_not_the_signing_key() -> None:
     """Of the coordinator's claim, which is mounted once, one folder."""
     [pod] = [
-        each["spec"]["template"]["spec"]
-        for each in chart_resources("serve.yaml")
-        if each["kind"] == "Deployment"
+        resource["spec"]["template"]["spec"]
+        for resource in chart_resources("serve.yaml")
+        if resource["kind"] == "Deployment"
     ]
     [container] = pod["containers"]
     assert not pod.get("initContainers")
@@ -696,9 +696,9 @@ def test_the_examples_of_experts_and_settings_can_be_used(tmp_path: Path) -> Non
     read_experts(PACKAGES / "serve" / "experts.toml")
     read_settings(PACKAGES / "serve" / "serve.toml", ServeSettings)
     [settings] = [
-        each["data"]
-        for each in chart_resources("serve.yaml")
-        if each["kind"] == "ConfigMap"
+        resource["data"]
+        for resource in chart_resources("serve.yaml")
+        if resource["kind"] == "ConfigMap"
     ]
     for name, text in settings.items():
         (tmp_path / name).write_text(text)
@@ -725,7 +725,11 @@ def test_the_chart_makes_no_backup_or_page_that_was_not_asked_for() -> None:
     [whole, backup] = chart_pods("coordinator.yaml")
     assert [each["name"] for each in whole["containers"]] == ["coordinator", "page"]
     assert backup["restartPolicy"] == "Never"
-    [page] = [each["args"] for each in whole["containers"] if each["name"] == "page"]
+    [page] = [
+        container["args"]
+        for container in whole["containers"]
+        if container["name"] == "page"
+    ]
     assert page[page.index("--keys") + 1] == "/keys/keys.toml"
 
 

@@ -64,7 +64,7 @@ class LoopbackFederation:
         started = time.monotonic()
         told = json.loads(self.call("coordinator", "round", self.coordinator, "--json"))
         seconds = time.monotonic() - started
-        exchanges = [float(each["seconds"]) for each in told["exchanges"]]
+        exchanges = [float(exchange["seconds"]) for exchange in told["exchanges"]]
         middle = statistics.median(exchanges)
         name = f"a {mode} round of three, h={WIDTH}"
         yield Row(

@@ -183,7 +183,7 @@ def running(
 def cpu_seconds(pid: int) -> float:
     """The time that all threads of a process have run so far."""
     threads = proc(pid, "task").glob("*/schedstat")
-    return sum(int(each.read_text().split()[0]) for each in threads) / 1e9
+    return sum(int(thread.read_text().split()[0]) for thread in threads) / 1e9
 
 
 def peak_gb(pid: int | str = "self") -> float:

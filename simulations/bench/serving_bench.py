@@ -209,7 +209,7 @@ def loads_in_turns(
 ) -> list[list[Load]]:
     """The loads of each server's path, over several turns."""
     turns = [
-        [uvloop.run(put_load(*each, bodies, connections)) for each in targets]
+        [uvloop.run(put_load(*target, bodies, connections)) for target in targets]
         for _ in range(_ROUNDS + 1)
     ][1:]  # the first one warms up
     return [list(loads) for loads in zip(*turns, strict=True)]

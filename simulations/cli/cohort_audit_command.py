@@ -208,7 +208,7 @@ def _audit_file(
         {
             "domain": job.domain,
             "rare": RARE,
-            "findings": [each.to_json() for each in findings],
+            "findings": [finding.to_json() for finding in findings],
             "weighting_undone": weighting,
             "advice": words,
         },
@@ -246,7 +246,7 @@ def _audit_cohort(
         "holder": holder,
         "cohort": list(texts),
         "rare": RARE,
-        "findings": [each.to_json() for each in findings],
+        "findings": [finding.to_json() for finding in findings],
     }
     title = f"holder {holder} in a cohort of {len(texts)}"
     show(facts, *_finding_lines(findings, title), json=json)
@@ -260,9 +260,9 @@ def _say_read(domain: str, counts: Integers) -> None:
 def _told(attacks: Iterator[Finding]) -> list[Finding]:
     """A line about each attack as it ends."""
     findings = []
-    for each in attacks:
-        step("attacked", each.view, str(each.sampling), f"{each.seconds:.0f} s")
-        findings.append(each)
+    for attack in attacks:
+        step("attacked", attack.view, str(attack.sampling), f"{attack.seconds:.0f} s")
+        findings.append(attack)
     return findings
 
 
@@ -270,13 +270,13 @@ def _finding_lines(
     findings: Sequence[Finding], title: str = ""
 ) -> Iterator[str | TextTable]:
     rows = []
-    for each in findings:
-        facts = each.to_json()
+    for finding in findings:
+        facts = finding.to_json()
         shares = (_percent(facts.get(name)) for name in _SHARES)
-        proven = "yes" if each.proven else "no"
-        seconds = f"{each.seconds:.0f} s"
-        sampling = str(each.sampling)
-        rows.append([each.view, sampling, facts["found"], *shares, proven, seconds])
+        proven = "yes" if finding.proven else "no"
+        seconds = f"{finding.seconds:.0f} s"
+        sampling = str(finding.sampling)
+        rows.append([finding.view, sampling, facts["found"], *shares, proven, seconds])
     measured = ("recovered", "rare", "by chance", "precision", "counts exact")
     headings = ["view", "samples", "found", *measured, "proven", "time"]
     yield TextTable(headings, rows, title)
@@ -339,15 +339,15 @@ def _audit_under_noise(
 def _private_lines(told: PrivateAudit) -> Iterator[str | TextTable]:
     rows = [
         [
-            each.view,
-            each.own.found,
-            _percent(each.own.recovered),
-            _percent(each.control.recovered),
-            _percent(each.own.rare_recovered),
-            _percent(each.control.rare_recovered),
-            _percent(each.own.chance),
+            finding.view,
+            finding.own.found,
+            _percent(finding.own.recovered),
+            _percent(finding.control.recovered),
+            _percent(finding.own.rare_recovered),
+            _percent(finding.control.rare_recovered),
+            _percent(finding.own.chance),
         ]
-        for each in told.findings
+        for finding in told.findings
     ]
     of_rare = "rare", "of the control", "by chance"
     yield TextTable(["view", "named", "recovered", "of the control", *of_rare], rows)

@@ -111,6 +111,6 @@ def builtin_dataset() -> Dataset:
 
 def _dataset(name: str, source: str, folder: Path | None) -> Dataset:
     corpora = read_corpora(folder) if folder else builtin()
-    train = {each.name: each.train for each in corpora}
+    train = {corpus.name: corpus.train for corpus in corpora}
     test = {each.name: each.test for each in corpora}
     return Dataset(name, source, train, test)

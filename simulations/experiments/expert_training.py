@@ -256,7 +256,7 @@ def train(model: Any, rows: NDArray[np.int64], recipe: ExpertRecipe) -> None:
     """On every row once."""
     import torch
 
-    weights = [each for each in model.parameters() if each.requires_grad]
+    weights = [parameter for parameter in model.parameters() if parameter.requires_grad]
     batches = torch.from_numpy(rows).to(model.device).split(recipe.batch)
     step = descent(weights, recipe.rate, len(batches), betas=(0.9, 0.95))
     device = model.device.type
@@ -321,7 +321,7 @@ def train_experts(
     if recipe.layers:
         model.requires_grad_(False)
         model.get_decoder().layers[-recipe.layers :].requires_grad_(True)
-    weights = [each for each in model.parameters() if each.requires_grad]
+    weights = [parameter for parameter in model.parameters() if parameter.requires_grad]
     start = parameters_to_vector(weights).detach()
     total = torch.zeros_like(start)
 

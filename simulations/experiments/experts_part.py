@@ -190,7 +190,7 @@ def quality_table(
         f"always the best on held-out text ({domains[single]} expert)": [single]
         * len(asked),
         "Ridgeway: the expert of the likeliest domain": [
-            domains.index(each.best) for each in decisions
+            domains.index(decision.best) for decision in decisions
         ],
         "Ridgeway: probabilities × table": of_best_quality(quality, decisions),
         "the table, every domain known": of_best_quality(quality, certainly),

@@ -132,7 +132,7 @@ def accuracy(ground: PrivateGround, privacy: Privacy, seed: int) -> float:
         noisy = with_noise(*laid_out(sums, privacy, len(domains)), chance.bytes)
         parts.append(as_statistics(sums, noisy))
     total = Statistics(
-        np.sum([each.gram for each in parts], axis=0),
+        np.sum([part.gram for part in parts], axis=0),
         np.hstack([each.cross for each in parts]),
     )
     weights = solve_private(total, privacy, domains, ground.prior, encoder)
@@ -221,11 +221,11 @@ def _attack_rows(
     pairs = mean(each.membership_auc.own_against_control for each in (told, swapped))
     documents = canaries(ground.encoder, prior, CANARIES, chance)
     planted = plant(privacy, documents, PLANTED_RUNS, chance, chance.bytes)
-    for each in told.findings:
+    for finding in told.findings:
         shares = (
-            each.own.recovered,
-            each.control.recovered,
-            each.own.chance,
+            finding.own.recovered,
+            finding.control.recovered,
+            finding.own.chance,
             pairs,
             planted.auc,
             auc.worst_case,
@@ -234,7 +234,7 @@ def _attack_rows(
         yield (
             told.privacy,
             f"{told.epsilon:g}",
-            each.view,
+            finding.view,
             told.documents,
             *(100 * (share or 0) for share in shares),
         )

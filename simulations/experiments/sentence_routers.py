@@ -251,8 +251,8 @@ def _knn_on_use(plan: ExperimentPlan, dataset: Dataset) -> list[RouterLine]:
 def _logistic_on_use(plan: ExperimentPlan, dataset: Dataset) -> list[RouterLine]:
     known = _known_to_use(plan, dataset)
     variants = {
-        f"C = {each:g}": known.route(logistic(known.rows, known.labels, each))
-        for each in STRENGTHS
+        f"C = {strength:g}": known.route(logistic(known.rows, known.labels, strength))
+        for strength in STRENGTHS
     }
     return [RouterLine("logistic regression on USE", variants)]
 

@@ -232,7 +232,8 @@ def test_the_operator_sees_who_is_there_and_what_was_made(
         "release": 1,
     }
     assert [
-        {"name": each["name"], "domain": each["domain"]} for each in status["members"]
+        {"name": member["name"], "domain": member["domain"]}
+        for member in status["members"]
     ] == [{"name": name, "domain": name} for name in FIRST]
     assert all({**each, **expected} == each for each in status["members"])
     [release] = town.operator("releases")
@@ -326,8 +327,8 @@ def test_a_round_runs_the_code_of_before_an_upgrade_as_long_as_the_settings_name
     """
     obstacles = town.operator("status")["obstacles"]
     assert any(
-        f"not the newest, {installed_sha256()[:12]}" in each["words"]
-        for each in obstacles
+        f"not the newest, {installed_sha256()[:12]}" in obstacle["words"]
+        for obstacle in obstacles
     )
     assert (
         f"running the bundle {EARLIER_SHA256[:12]}, which coordinator.toml names"
@@ -485,7 +486,11 @@ def test_certificates_are_renewed_while_everything_runs(
     assert {
         name: each["ends"][:10] for name, each in status["certificates"].items()
     } == {name: end[:10] for name, end in ends.items()}
-    assert not [each for each in status["obstacles"] if "certificate" in each["words"]]
+    assert not [
+        obstacle
+        for obstacle in status["obstacles"]
+        if "certificate" in obstacle["words"]
+    ]
 
     def renewed() -> bool:
         try:
@@ -638,7 +643,9 @@ def test_renewed_keys_are_followed_by_all_who_pinned_the_old_ones(
     """
     told = town.owner("medicine", "status")
     [coordinator] = [
-        each for each in told["handovers"] if each["whose"] == "the coordinator"
+        handover
+        for handover in told["handovers"]
+        if handover["whose"] == "the coordinator"
     ]
     assert (told["coordinator"], coordinator["fork"]) == (coordinator["after"], False)
     assert f"to {coordinator['after'][:12]}" in town.running["medicine"].said

@@ -159,12 +159,12 @@ def test_every_colour_of_a_domain_can_be_seen_and_read_upon(
         for scheme in SCHEMES:
             seen.page.emulate_media(color_scheme=scheme)
             colours = seen.page.evaluate(made)
-            for each in colours:
+            for colour in colours:
                 assert (
-                    contrast([each["ink"]], [each["shade"], *each["below"]])
+                    contrast([colour["ink"]], [colour["shade"], *colour["below"]])
                     >= LEVEL["text"]
                 )
-                assert contrast([each["sign"]], each["below"]) >= LEVEL["sign"]
+                assert contrast([colour["sign"]], colour["below"]) >= LEVEL["sign"]
             assert len({each["line"] for each in colours}) == 16
             assert (
                 len({each["line"].split()[0] for each in colours}) == 5

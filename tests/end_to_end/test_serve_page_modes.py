@@ -162,7 +162,9 @@ def _wait_until_shown(seen: Visit) -> None:
 
 def _troubles(seen: Visit) -> list[str]:
     """Chromium calls a stream that was read to its end aborted, now and then."""
-    return [each for each in seen.troubles if "/v1/chat/completions" not in each]
+    return [
+        trouble for trouble in seen.troubles if "/v1/chat/completions" not in trouble
+    ]
 
 
 @pytest.fixture(scope="module")

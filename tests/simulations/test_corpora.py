@@ -134,7 +134,7 @@ def test_the_division_is_complete_and_ignores_the_order_of_files(count: int) -> 
     files = documents(count)
     train, test = corpora.split(files)
     assert sorted(each.key for each in train + test) == sorted(
-        each.key for each in files
+        file.key for file in files
     )
     assert len(test) == count // 5
     assert {each.key for each in corpora.split(files[::-1])[1]} == {

@@ -65,7 +65,7 @@ def test_every_holder_answers_in_a_process_that_is_its_own_for_good() -> None:
             assert [(each["node"], each["times"]) for each in answers] == [
                 (node, times) for node in nodes
             ]
-            processes = [each["process"] for each in answers]
+            processes = [answer["process"] for answer in answers]
             assert (
                 processes[0]
                 == processes[2]

@@ -93,7 +93,7 @@ def test_under_noise_own_and_control_are_told_alike(
     told = audit_halves(
         own, control, ENCODER, prior, privacy, np.random.default_rng(1).bytes
     )
-    assert [each.view for each in told.findings] == (
+    assert [finding.view for finding in told.findings] == (
         ["column"] if mode == "columns" else ["column", "products"]
     )
     found = told.membership_auc

@@ -147,9 +147,7 @@ def test_federated_equals_centralised(
             tmp_path / mode, holders=holders, mode=mode, weighting=weighting
         )
         run_in_memory(simulated, no_watch)
-        federation = simulated.federation
-        assert federation.newest is not None
-        release = federation.release_folder(federation.newest.number)
+        federation, release = simulated.federation, simulated.newest_release
         routers.add((release / ROUTER).read_bytes())
     choices = RouterChoices.of_manifest(load_release(release).manifest)
     texts, sampling = (
@@ -216,12 +214,8 @@ def test_a_private_round_needs_one_option(workshop: Workshop, sums: str) -> None
     """The release says what it promises, and with much text for the noise its router routes."""
     for domain in ALPHABETS:
         write_jsonl(workshop / "data" / f"{domain}.train.jsonl", sentences(domain, 600))
-    write_prior(
-        make_prior(
-            tiny_encoder(WIDTH), [sentences(domain, 75)[60:] for domain in ALPHABETS]
-        ),
-        workshop / "prior",
-    )
+    public = [sentences(domain, 75)[60:] for domain in ALPHABETS]
+    write_prior(make_prior(tiny_encoder(WIDTH), public), workshop / "prior")
     words = "--private --epsilon 8 --prior prior --out out --json"
     named = "" if sums == "columns" else f" --sums {sums}"
     done = simulated_by(workshop, words + named).good
@@ -328,9 +322,7 @@ def test_holders_in_processes_give_the_very_release_of_one_process(
         lambda app, nodes, processes: process_grid(app, nodes, 2),
     )
     run_in_memory(other, no_watch, gone)
-    assert contents(simulated.federation.release_folder(1)) == contents(
-        other.federation.release_folder(1)
-    )
+    assert contents(simulated.newest_release) == contents(other.newest_release)
 
 
 def test_epochs_that_processes_open_hold_the_same_sums(
@@ -394,7 +386,7 @@ def five_holders(folder: Path, **options: Any) -> SimulatedFederation:
 @pytest.fixture
 def prior(tmp_path: Path) -> Path:
     write_prior(
-        make_prior(tiny_encoder(WIDTH), [each.test for each in corpora()]),
+        make_prior(tiny_encoder(WIDTH), [corpus.test for corpus in corpora()]),
         tmp_path / "prior",
     )
     return tmp_path / "prior"
@@ -405,24 +397,26 @@ def simulated(tmp_path: Path) -> SimulatedFederation:
     return five_holders(tmp_path)
 
 
+def members_of(simulated: SimulatedFederation) -> set[str]:
+    """Whose sums the newest release is made of."""
+    newest = simulated.federation.newest
+    assert newest is not None
+    return {member.name for member in newest.members}
+
+
 def absences(simulated: SimulatedFederation) -> dict[str, str]:
     """Where the coordinator first missed whom."""
     missed: dict[str, str] = {}
-    for entry in simulated.federation.ledger.journal.entries():
-        if entry.kind == "absent":
-            for name in entry.facts["names"]:
-                missed.setdefault(name, entry.facts["step"])
+    for entry in simulated.federation.ledger.journal.entries("absent"):
+        for name in entry.facts["names"]:
+            missed.setdefault(name, entry.facts["step"])
     return missed
 
 
 def opened(simulated: SimulatedFederation) -> dict[str, list[str]]:
     """Which sums every holder has helped to open."""
     return {
-        name: [
-            entry.facts["lot"]
-            for entry in Holder(home).journal.entries()
-            if entry.kind == "opened"
-        ]
+        name: [entry.facts["lot"] for entry in Holder(home).journal.entries("opened")]
         for name, home in simulated.nodes.items()
     }
 
@@ -449,11 +443,7 @@ def test_the_same_holders_fall_at_the_same_stages_in_every_run(
     assert choose_dropouts(shuffled, rate) == dropouts
     stages = Counter(dropouts.values())
     assert stages.keys() <= STAGES.keys()
-    assert (
-        max(stages.values(), default=0)
-        - min((stages[stage] for stage in STAGES), default=0)
-        <= 1
-    )
+    assert max(stages.values(), default=0) - min(map(stages.__getitem__, STAGES)) <= 1
 
 
 @given(
@@ -494,13 +484,9 @@ def test_a_round_goes_on_without_a_holder_that_falls_at_any_stage(
     its domain lighter.
     """
     run_in_memory(simulated, no_watch, {"law-2": stage})
-    newest = simulated.federation.newest
-    assert newest is not None
-    assert {member.name for member in newest.members} == (
-        MEMBERS if counted else MEMBERS - {"law-2"}
-    )
+    assert members_of(simulated) == (MEMBERS if counted else MEMBERS - {"law-2"})
     assert absences(simulated)["law-2"] == step
-    manifest = load_release(simulated.federation.release_folder(1)).manifest
+    manifest = load_release(simulated.newest_release).manifest
     law = EQUAL_MASS if counted else EQUAL_MASS // 2
     assert manifest["masses"] == {
         "code": EQUAL_MASS,
@@ -528,11 +514,7 @@ def test_a_private_round_goes_on_without_a_holder_that_falls_at_any_stage(
     simulated = five_holders(tmp_path, mode="private", prior=prior)
     answers = {words: number for number, words in UNMASKED_STAGES.items()}
     run_in_memory(simulated, no_watch, {"law-2": answers[stage]})
-    newest = simulated.federation.newest
-    assert newest is not None
-    assert {member.name for member in newest.members} == (
-        MEMBERS if counted else MEMBERS - {"law-2"}
-    )
+    assert members_of(simulated) == (MEMBERS if counted else MEMBERS - {"law-2"})
     assert absences(simulated)["law-2"] == step
     assert not (simulated.nodes["law-2"] / "releases" / "0001").exists()
     assert (simulated.nodes["law-1"] / "releases" / "0001").exists()
@@ -544,15 +526,9 @@ def test_the_command_tells_who_will_fall(workshop: Workshop) -> None:
     """
     done = simulated_by(workshop, "--holders 7 --json --drop-rate 0.3").good
     assert len(done.json["fallen"]) == 2
-    told = [line for line in done.stderr.splitlines() if line.startswith("will fall")]
-    assert [
-        name for name in done.json["fallen"] if not any(name in line for line in told)
-    ] == []
-    assert [
-        stage
-        for stage in ("before sharing", "after sharing")
-        if not any(stage in line for line in told)
-    ] == []
+    lines = [line for line in done.stderr.splitlines() if line.startswith("will fall")]
+    for words in (*done.json["fallen"], "before sharing", "after sharing"):
+        assert any(words in line for line in lines)
     assert done.json["accuracy"] == 100.0
     failed = simulated_by(workshop, "--holders 7 --json --drop-rate 0.43")
     assert (failed.code, failed.stdout) == (2, "")
@@ -601,7 +577,7 @@ def test_both_engines_give_the_same_private_release_without_a_holder_that_fell(
     other = copied(simulated, folder)
     run_in_memory(simulated, no_watch, dropouts)
     run_on_flower(other, no_watch, dropouts)
-    ours, theirs = (each.federation.release_folder(1) for each in (simulated, other))
+    ours, theirs = simulated.newest_release, other.newest_release
     assert without_counts(ours) == without_counts(theirs)
     one, two = (each.federation.ledger for each in (simulated, other))
     assert one.total(one.standing().totals[-1]).equals(
@@ -610,9 +586,7 @@ def test_both_engines_give_the_same_private_release_without_a_holder_that_fell(
     for each, release in ((simulated, ours), (other, theirs)):
         assert absences(each)["law-2"] == "seal"
         assert opened(each)["law-2"] == []
-        newest = each.federation.newest
-        assert newest is not None
-        assert {member.name for member in newest.members} == MEMBERS - {"law-2"}
+        assert members_of(each) == MEMBERS - {"law-2"}
         stayed = [home for name, home in each.nodes.items() if name != "law-2"]
         assert [
             contents(home / "releases" / "0001") == contents(release) for home in stayed

@@ -10,7 +10,6 @@ from typing import Any
 
 from ridgeway.client.sums.corpus import is_held_out
 from ridgeway.common.base.settings import EQUAL_MASS
-from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.privacy.document_bound import PrivacyMode
 from ridgeway.common.protocol.messages import Confirmed, Refusal
 from ridgeway.common.statistics.sums import Statistics, from_vector
@@ -40,18 +39,10 @@ def domains_of(names: Iterable[str]) -> dict[str, str]:
     return {name: f"d{name.lower()}" for name in names}
 
 
-def settled(
-    folder: Path,
-    domains: Mapping[str, str],
-    texts: Mapping[str, Sequence[str]] | None = None,
-    encoder: TableEncoder | None = None,
-    federation: Mapping[str, Any] | None = None,
-    **policy: Any,
-) -> Parties:
-    """Holders that have pinned each other, in masked rounds unless `federation` says otherwise."""
-    settings: dict[str, Any] = {"mode": "masked", **(federation or {})}
-    parties = found(folder, encoder=encoder, **settings)
-    populate(parties, domains, texts, **policy)
+def settled(folder: Path, domains: Mapping[str, str]) -> Parties:
+    """Holders of masked rounds that have pinned each other."""
+    parties = found(folder, mode="masked")
+    populate(parties, domains)
     return parties
 
 

@@ -288,11 +288,7 @@ class Deployment:
         )
 
     def ledger(self, kind: str) -> list[JournalEntry]:
-        return [
-            each
-            for each in Journal(self.coordinator / "ledger.db").entries()
-            if each.kind == kind
-        ]
+        return Journal(self.coordinator / "ledger.db").entries(kind)
 
     def heard(self, event: str, name: str) -> bool:
         """Whether the coordinator has heard something of a holder, in any round so far."""
@@ -364,18 +360,15 @@ class Deployment:
 
     def sent(self, name: str, kind: str) -> int:
         """How many answers of a kind a holder has noted in its own journal."""
-        entries = Journal(self.holder(name) / "journal.db").entries()
-        return sum(
-            each.kind == "sent" and each.facts["kind"] == kind for each in entries
-        )
+        return sum(entry.facts["kind"] == kind for entry in self._entries(name, "sent"))
 
     def newest(self, name: str) -> int:
         """The number of the newest release that a holder has stored."""
-        entries = Journal(self.holder(name) / "journal.db").entries()
-        return max(
-            (int(each.facts["number"]) for each in entries if each.kind == "received"),
-            default=0,
-        )
+        entries = self._entries(name, "received")
+        return max((int(entry.facts["number"]) for entry in entries), default=0)
+
+    def _entries(self, name: str, kind: str) -> list[JournalEntry]:
+        return Journal(self.holder(name) / "journal.db").entries(kind)
 
     # Processes
 

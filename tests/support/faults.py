@@ -381,7 +381,8 @@ class Network:
         standing, shares = self.ledger(), message.cohort.shares
         for holder in (self.holders[peer] for peer in peers):
             accepted = {
-                (each.source, each.share) for each in standing.contributions.values()
+                (contribution.source, contribution.share)
+                for contribution in standing.contributions.values()
             }
             asked = epoch_of(holder), shares[holder.identity.public]
             assert asked not in accepted, "sums that are there are asked for"
@@ -632,7 +633,9 @@ def check_folders(federation: Federation) -> None:
     """What can be seen among the releases is whole, and `latest` names one that the ledger
     knows.
     """
-    known = {f"{each.number:04}" for each in federation.ledger.standing().releases}
+    known = {
+        f"{release.number:04}" for release in federation.ledger.standing().releases
+    }
     seen = {
         path.name
         for path in (federation.folder / "releases").iterdir()
@@ -652,7 +655,8 @@ def check_folders(federation: Federation) -> None:
 def check_received(holder: Holder, federation: Federation) -> None:
     """A holder has only what the ledger calls a release, every byte of it."""
     known = {
-        each.number: each.release for each in federation.ledger.standing().releases
+        release.number: release.release
+        for release in federation.ledger.standing().releases
     }
     for entry in holder.releases():
         number = entry.facts["number"]

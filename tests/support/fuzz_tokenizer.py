@@ -98,8 +98,8 @@ def fuzz(folder: Path, seconds: float, seed: int) -> int:
     )
 
     forms: list[dict[str, Any]] = [
-        {"pattern": each, "whole_words": whole}
-        for each in PATTERNS
+        {"pattern": pattern, "whole_words": whole}
+        for pattern in PATTERNS
         for whole in (False, True)
     ]
     forms.append({"pattern": "qwen2", "nfc": True})

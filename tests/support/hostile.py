@@ -403,9 +403,9 @@ class Hostile:
             sums[lot] = self.finish(lot)
         return sums
 
-    def until(self, step: int, lot: SumName = "statistics") -> None:
-        """Everything honestly, up to but without one of the steps with a lot."""
-        for taken in way_to(step, lot):
+    def until(self, step: int) -> None:
+        """Everything honestly, up to but without one of the steps with the statistics."""
+        for taken in way_to(step, "statistics"):
             self.take(*taken)
 
     def take(self, step: int, lot: SumName) -> None:

@@ -360,9 +360,15 @@ def altered(request: Packet, rogue: Identity, dice: random.Random) -> Packet | N
             gone = dice.choice(cohort.members)
             fewer = form_cohort(
                 cohort.terms,
-                {each.key: each.domain for each in cohort.members if each != gone},
+                {
+                    member.key: member.domain
+                    for member in cohort.members
+                    if member != gone
+                },
             )
-            adverts = tuple(each for each in agreement.adverts if each.key != gone.key)
+            adverts = tuple(
+                advert for advert in agreement.adverts if advert.key != gone.key
+            )
             changes = {
                 "cohort": fewer.id,
                 "threshold": threshold_for(len(adverts)),

@@ -102,7 +102,7 @@ class MaskedOracle:
         """
         published = standing.releases[-1]
         names = names_of(standing)
-        members = {(each.name, each.source) for each in published.members}
+        members = {(member.name, member.source) for member in published.members}
         opened = [
             session
             for session, parts in sums.opened_by_enough("statistics")
@@ -261,7 +261,7 @@ def check_sums(sums: Sums, witness: Witness) -> None:
                     assert set(entry.facts["members"]) == set(signed), (
                         "a sum was opened that not all in it had signed"
                     )
-            assert all(len(each) == 1 for each in totals.values()), (
+            assert all(len(total) == 1 for total in totals.values()), (
                 f"an epoch of {key} is in two opened totals"
             )
     for lot in SUM_NAMES:
@@ -283,8 +283,8 @@ def _check_once(opened: Sequence[Parts]) -> None:
     """No epoch is in two sums that differ in anything."""
     found: dict[tuple[str, str], Parts] = {}
     for parts in opened:
-        for each in parts.items():
-            assert found.setdefault(each, parts) == parts, (
+        for item in parts.items():
+            assert found.setdefault(item, parts) == parts, (
                 "an epoch is in two opened sums of different members"
             )
 

@@ -131,7 +131,7 @@ def _removable(
                 if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.Or)
                 else [test]
             )
-            yield from ((each, "False") for each in operands)
+            yield from ((operand, "False") for operand in operands)
         case ast.FunctionDef(name=name) if name in JUDGES:
             yield from (
                 (each.test, "False")

@@ -15,7 +15,6 @@ from ridgeway.client.deploy.holder_folder import has_left
 from ridgeway.client.round.holder import Holder
 from ridgeway.client.round.spending import SPENT
 from ridgeway.common.base.errors import FormatError
-from ridgeway.common.base.journal import Journal
 from ridgeway.common.deploy.notice import (
     ANNOUNCED_ROSTER,
     BUNDLE_PATH,
@@ -49,12 +48,12 @@ class Year(Deployment):
 
     def epochs(self, name: str) -> int:
         """Of how many epochs sums have left, or were charged for, by the holder's own journal."""
-        entries = Journal(self.holder(name) / "journal.db").entries(SPENT)
+        entries = self._entries(name, SPENT)
         return len(
             {
-                each.facts["epoch"]
-                for each in entries
-                if each.facts["output"] == "statistics"
+                entry.facts["epoch"]
+                for entry in entries
+                if entry.facts["output"] == "statistics"
             }
         )
 
@@ -84,7 +83,7 @@ class Year(Deployment):
 
     def all_online(self) -> bool:
         told = self.run("coordinator status --json", self.coordinator).json
-        return all(each["online"] for each in told["members"])
+        return all(member["online"] for member in told["members"])
 
 
 class OpenGate(Quiet):

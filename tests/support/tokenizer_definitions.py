@@ -198,5 +198,6 @@ def every_character(contexts: Iterable[str] = CONTEXTS, step: int = 1) -> Iterat
     for context in contexts:
         for start in range(0, len(characters), 256):
             yield "".join(
-                context.replace("{}", each) for each in characters[start : start + 256]
+                context.replace("{}", character)
+                for character in characters[start : start + 256]
             )

@@ -336,7 +336,7 @@ class TwoWorlds(Direct):
     def _are_neighbours(self) -> bool:
         """Whether one world has one document that the other has not, and no other difference."""
         left, right = (
-            Counter(each) - Counter([BROKEN]) for each in self._corpora.values()
+            Counter(corpus) - Counter([BROKEN]) for corpus in self._corpora.values()
         )
         return ((left - right) + (right - left)).total() == 1
 
@@ -350,7 +350,7 @@ def _seen(packet: Packet, *, exact: bool) -> dict[str, Any]:
     """What an answer shows but for what an exact round releases."""
     header: dict[str, Any] = json.loads(packet.header)
     if exact and header["kind"] in RELEASED:
-        header["blobs"] = [each["size"] for each in header["blobs"]]
+        header["blobs"] = [blob["size"] for blob in header["blobs"]]
         header["body"] = {
             name: _blanked(value) for name, value in header["body"].items()
         }

@@ -47,7 +47,7 @@ def judged(report: str, complaints: str = "") -> tuple[int, str]:
             0,
             f"audit: NOTHING WAS AUDITED; pip-audit could not ask the package index ({last[:200]})",
         )
-    skipped = [each["name"] for each in packages if "skip_reason" in each]
+    skipped = [package["name"] for package in packages if "skip_reason" in package]
     found = [finding for each in packages for finding in _findings(each)]
     if found:
         return FINDINGS, "\n".join(

@@ -76,7 +76,7 @@ def _best(
     rows = np.load(request["vectors"])
     labels = np.array(request["labels"])
     train, held, test = (request[side] for side in ("train", "held", "test"))
-    classifiers = [fitted(rows[train], labels[train], each) for each in settings]
+    classifiers = [fitted(rows[train], labels[train], setting) for setting in settings]
     best = max(classifiers, key=lambda each: each.score(rows[held], labels[held]))
     return lambda place: int(best.predict(rows[test[place]][None])[0])
 
