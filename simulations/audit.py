@@ -100,8 +100,10 @@ def read_summed(
     limit = job.sampling.max_tokens
     tokens = accumulators(encoder.table, Sampling(window=1, max_tokens=limit))()
     sums = {
-        each: accumulators(encoder.table, each, encoder.words, encoder.sentences)()
-        for each in samplings
+        sampling: accumulators(
+            encoder.table, sampling, encoder.words, encoder.sentences
+        )()
+        for sampling in samplings
     }
     for batch in text_batches(summed_documents(job, watch or Watch())):
         plain = encoder.tokenizer.encode_many(batch)
@@ -120,8 +122,8 @@ def read_summed(
             f"out{limited}"
         )
     return counts, {
-        sampling: each.statistics(each.state(), job.threads)
-        for sampling, each in sums.items()
+        sampling: accumulator.statistics(accumulator.state(), job.threads)
+        for sampling, accumulator in sums.items()
     }
 
 
@@ -281,7 +283,7 @@ def _seen_in_difference(members: Sequence[AuditedHolder], holder: int) -> Statis
 def _total(members: Sequence[AuditedHolder], mass: int | None = None) -> Statistics:
     """The sum over holders, of raw sums or of those that each has weighted."""
     own = (member.statistics for member in members)
-    parts = (each.weighted(mass) if mass else each for each in own)
+    parts = (sums.weighted(mass) if mass else sums for sums in own)
     placed = (part.placed(place, len(members)) for place, part in enumerate(parts))
     return reduce(add, placed)
 
@@ -471,8 +473,10 @@ def audit_halves(
         of_tokens = noisy.products[:width, :width]
         named["products"] = tokens_by_products(directions, of_tokens)
     findings = (
-        PrivateFinding(view, measure(each, own.counts), measure(each, control.counts))
-        for view, each in named.items()
+        PrivateFinding(
+            view, measure(estimate, own.counts), measure(estimate, control.counts)
+        )
+        for view, estimate in named.items()
     )
     scores = [membership_scores(half.rows, noisy) for half in (own, control)]
     return PrivateAudit(

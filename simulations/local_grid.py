@@ -105,7 +105,7 @@ class LocalGrid(Grid):
         objects: dict[str, Any] = dict(self._arrays)
         arrived = put_together(parts, objects)
         self._arrays = {
-            number: each for number, each in objects.items() if isinstance(each, Array)
+            number: part for number, part in objects.items() if isinstance(part, Array)
         }
         [reply] = taken_apart([self._app(arrived, self._contexts[node])])
         return reply

@@ -134,7 +134,7 @@ def create_simulated_federation(
         if name in drop:
             home.rename(folder / f"away-{name}")
     nodes = {name: home for name, home in homes.items() if name not in drop}
-    tests = {each.name: each.test for each in found}
+    tests = {corpus.name: corpus.test for corpus in found}
     return SimulatedFederation(
         folder,
         federation,

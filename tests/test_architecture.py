@@ -252,9 +252,9 @@ def violations(source: str, file: str) -> list[str]:
     found = imports(source, file)
     return sorted(
         {
-            f"{file} imports {each.module}: {reason}"
-            for each in found
-            for reason in _reasons(each, file)
+            f"{file} imports {module.module}: {reason}"
+            for module in found
+            for reason in _reasons(module, file)
         }
     )
 
@@ -310,8 +310,8 @@ def _may_enter(room: str, place: str) -> bool:
     if place in PACKAGES:
         return any(each.startswith(f"{place}/") for each in (*allowed, f"{room}/"))
     return other in (room, *allowed) or any(
-        each.endswith("/*") and f"{other}/".startswith(each.removesuffix("*"))
-        for each in allowed
+        known.endswith("/*") and f"{other}/".startswith(known.removesuffix("*"))
+        for known in allowed
     )
 
 
@@ -343,14 +343,16 @@ def test_nothing_imports_in_circles() -> None:
     }
     graph = {
         place: {
-            each.place
-            for each in imports(read(file), file)
-            if each.place in modules and each.place != place
+            name.place
+            for name in imports(read(file), file)
+            if name.place in modules and name.place != place
         }
         for place, file in modules.items()
     }
     for place in graph:  # a package is no more than a way to what lies in it
-        graph[place] -= {each for each in graph[place] if place.startswith(f"{each}/")}
+        graph[place] -= {
+            above for above in graph[place] if place.startswith(f"{above}/")
+        }
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as error:

@@ -244,12 +244,12 @@ def installed(environment: Path, folder: Path, *extras: str) -> Path:
     [about] = site_packages(environment).glob("ridgeway-*.dist-info")
     found: dict[tuple[str, frozenset[str]], Distribution] = {}
     required(Distribution.at(about), frozenset(extras), found)
-    for each in found.values():
-        names = {file.parts[0] for file in each.files or () if file.suffix != ".pth"}
+    for package in found.values():
+        names = {file.parts[0] for file in package.files or () if file.suffix != ".pth"}
         for name in names - {"..", "__pycache__"}:
             link = site_packages(folder) / name
             if not link.exists():
-                link.symlink_to(Path(str(each.locate_file(name))))
+                link.symlink_to(Path(str(package.locate_file(name))))
     return folder / "bin/python"
 
 

@@ -164,9 +164,12 @@ def unit(path: Path) -> ConfigParser:
 def chart_pods(name: str, **serve: Any) -> list[dict[str, Any]]:
     found = [resource.get("spec", {}) for resource in chart_resources(name, **serve)]
     found = [
-        each["jobTemplate"]["spec"] if "jobTemplate" in each else each for each in found
+        resource["jobTemplate"]["spec"] if "jobTemplate" in resource else resource
+        for resource in found
     ]
-    return [each["template"]["spec"] for each in found if "template" in each]
+    return [
+        resource["template"]["spec"] for resource in found if "template" in resource
+    ]
 
 
 def chart_words() -> Iterator[list[str]]:
@@ -386,9 +389,12 @@ def test_serve_of_the_chart_sees_the_releases_and_not_the_signing_key() -> None:
     seen = [mount for mount in container["volumeMounts"] if mount["name"] in claims]
     [mount] = [
         Mount(
-            each["name"], each["mountPath"], each["readOnly"], each.get("subPath", "")
+            claim["name"],
+            claim["mountPath"],
+            claim["readOnly"],
+            claim.get("subPath", ""),
         )
-        for each in seen
+        for claim in seen
     ]
     assert is_releases_alone(mount)
     assert container["args"][:2] == ["serve", "/releases"]
@@ -396,9 +402,9 @@ def test_serve_of_the_chart_sees_the_releases_and_not_the_signing_key() -> None:
         *("persistentVolumeClaim", "secret", "configMap", "emptyDir")
     }
     [operator] = [
-        each
-        for each in chart_resources("coordinator.yaml")
-        if each["kind"] == "StatefulSet"
+        resource
+        for resource in chart_resources("coordinator.yaml")
+        if resource["kind"] == "StatefulSet"
     ]
     assert (
         operator["spec"]["template"]["spec"]["containers"][0]["args"][-1]
@@ -572,14 +578,16 @@ def started_by_chart() -> StartedServe:
         extraArgs=["--workers", "2"],
         env=[GENERALIST_KEY],
     )
-    [settings] = [each["data"] for each in made if each["kind"] == "ConfigMap"]
+    [settings] = [
+        resource["data"] for resource in made if resource["kind"] == "ConfigMap"
+    ]
     [container] = chart_pods(
         "serve.yaml",
         experts=EXPERTS,
         extraArgs=["--workers", "2"],
         env=[GENERALIST_KEY],
     )[0]["containers"]
-    environment = {each["name"]: each["value"] for each in container["env"]}
+    environment = {variable["name"]: variable["value"] for variable in container["env"]}
     texts = {f"/config/{name}": text for name, text in settings.items()}
     return StartedServe(
         container["args"], environment, texts, "/keys/keys.toml", "/usage/keys.usage"
@@ -711,19 +719,22 @@ def test_the_examples_of_experts_and_settings_can_be_used(tmp_path: Path) -> Non
 def test_the_chart_makes_no_backup_or_page_that_was_not_asked_for() -> None:
     """A page runs in the coordinator's pod, and needs keys."""
     made = chart_resources("coordinator.yaml", {"address": "router.example.org:9443"})
-    assert [each["kind"] for each in made] == [
+    assert [resource["kind"] for resource in made] == [
         "Service",
         "PersistentVolumeClaim",
         "StatefulSet",
     ]
     [pod] = [
-        each["spec"]["template"]["spec"]
-        for each in made
-        if each["kind"] == "StatefulSet"
+        resource["spec"]["template"]["spec"]
+        for resource in made
+        if resource["kind"] == "StatefulSet"
     ]
-    assert [each["name"] for each in pod["containers"]] == ["coordinator"]
+    assert [process["name"] for process in pod["containers"]] == ["coordinator"]
     [whole, backup] = chart_pods("coordinator.yaml")
-    assert [each["name"] for each in whole["containers"]] == ["coordinator", "page"]
+    assert [process["name"] for process in whole["containers"]] == [
+        "coordinator",
+        "page",
+    ]
     assert backup["restartPolicy"] == "Never"
     [page] = [
         container["args"]

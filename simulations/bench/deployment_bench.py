@@ -77,7 +77,7 @@ class LoopbackFederation:
         yield Row(
             f"{name}: seconds of the median exchange",
             f"{middle:.2f} s",
-            ", ".join(f"{each:.1f}" for each in exchanges),
+            ", ".join(f"{seconds:.1f}" for seconds in exchanges),
             middle,
             "≤ 2",
         )

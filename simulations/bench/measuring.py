@@ -93,7 +93,7 @@ class Row:
 
     def cells(self, machine: Machine) -> tuple[str, ...]:
         """Under ROW_HEADINGS."""
-        spread = "–".join(f"{each:.3g}" for each in self.spread)
+        spread = "–".join(f"{ratio:.3g}" for ratio in self.spread)
         verdict = self.verdict(machine)
         ratio = "–" if self.ratio is None else f"{self.ratio:.3g}"
         return self.name, ratio, spread, self.aim, verdict, self.ours, self.theirs

@@ -105,7 +105,8 @@ def mixed_rows(release: Path, prompts: Sequence[str], work: Path) -> Iterator[Ro
 async def _both(ours: Server, table: Sequence[Any], sentences: Sequence[Any]) -> Any:
     """The loads of two kinds of prompts at a time."""
     loads = (
-        put_load(ours, ROUTE, each, MIXED_CONNECTIONS) for each in (table, sentences)
+        put_load(ours, ROUTE, prompts, MIXED_CONNECTIONS)
+        for prompts in (table, sentences)
     )
     return await asyncio.gather(*loads)
 
@@ -250,7 +251,7 @@ def _cpu_ratios(
     moment of the machine meets both; then the medians of both, in milliseconds.
     """
     found = [
-        [uvloop.run(put_load(*each, bodies, 1, CPU_TURN_S)).cpu_ms for each in pair]
+        [uvloop.run(put_load(*target, bodies, 1, CPU_TURN_S)).cpu_ms for target in pair]
         for pair in [(ours, other)] * (CPU_TURNS + 1)
     ][1:]  # the first one warms up
     own, others = (statistics.median(column) for column in zip(*found, strict=True))
@@ -363,7 +364,7 @@ def chat(prompt: str) -> dict[str, Any]:
 def _chat_rows(prompts: Sequence[str], ours: Server, expert: Server) -> Iterator[Row]:
     bodies = [chat(prompt) for prompt in prompts]
     loads = loads_in_turns([(ours, CHAT), (expert, CHAT)], bodies, connections=1)
-    own_ms, expert_ms = ([load.p50_ms for load in each] for each in loads)
+    own_ms, expert_ms = ([load.p50_ms for load in runs] for runs in loads)
     yield _added("a chat completion", own_ms, expert_ms, "≤ 1")
     ratios, own, others = _cpu_ratios((ours, CHAT), (expert, CHAT), bodies)
     yield Row(

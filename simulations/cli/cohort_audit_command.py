@@ -280,7 +280,7 @@ def _finding_lines(
     measured = ("recovered", "rare", "by chance", "precision", "counts exact")
     headings = ["view", "samples", "found", *measured, "proven", "time"]
     yield TextTable(headings, rows, title)
-    if any(each.measures for each in findings):
+    if any(attacked.measures for attacked in findings):
         yield RARE
         yield CHANCE
 

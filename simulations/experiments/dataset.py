@@ -112,5 +112,5 @@ def builtin_dataset() -> Dataset:
 def _dataset(name: str, source: str, folder: Path | None) -> Dataset:
     corpora = read_corpora(folder) if folder else builtin()
     train = {corpus.name: corpus.train for corpus in corpora}
-    test = {each.name: each.test for each in corpora}
+    test = {corpus.name: corpus.test for corpus in corpora}
     return Dataset(name, source, train, test)

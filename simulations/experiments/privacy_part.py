@@ -133,7 +133,7 @@ def accuracy(ground: PrivateGround, privacy: Privacy, seed: int) -> float:
         parts.append(as_statistics(sums, noisy))
     total = Statistics(
         np.sum([part.gram for part in parts], axis=0),
-        np.hstack([each.cross for each in parts]),
+        np.hstack([part.cross for part in parts]),
     )
     weights = solve_private(total, privacy, domains, ground.prior, encoder)
     table = compile_router(encoder, weights, margin_for(private=True))
@@ -218,7 +218,7 @@ def _attack_rows(
     )
     auc = told.membership_auc
     # halves that differ by chance favour one direction as much as they hinder the other
-    pairs = mean(each.membership_auc.own_against_control for each in (told, swapped))
+    pairs = mean(audit.membership_auc.own_against_control for audit in (told, swapped))
     documents = canaries(ground.encoder, prior, CANARIES, chance)
     planted = plant(privacy, documents, PLANTED_RUNS, chance, chance.bytes)
     for finding in told.findings:

@@ -156,7 +156,7 @@ def run(plan: ExperimentPlan, folder: Path = SCORES_FOLDER) -> ReportPart:
     words = [_words(table, len(train), len(test), found), _masked_words(table)]
     tables = [_table(ways), _few_scores(answers), _noisy_scores(answers)]
     if set(table.experts) <= set(COSTS):
-        ours = np.array([list(each.scores.values()) for each in decisions])
+        ours = np.array([list(decision.scores.values()) for decision in decisions])
         worths = {"Ridgeway": ours @ table.expected, **others}
         tables.append(_curves(worths, right, table.experts))
     facts = {"prior": PRIOR_SCORES}

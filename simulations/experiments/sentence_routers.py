@@ -126,7 +126,7 @@ class TransformerSentences:
 
     def ids(self, texts: Sequence[str]) -> list[list[int]]:
         encoded = self.tokenizer.encode_batch([storable(text) for text in texts])
-        return [each.ids for each in encoded]
+        return [encoding.ids for encoding in encoded]
 
     def pooled(self, ids: Sequence[Sequence[int]]) -> torch.Tensor:
         """The mean of each text's last hidden states, special tokens with them, padding without."""

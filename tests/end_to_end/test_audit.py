@@ -97,9 +97,9 @@ def test_words_beside_tokens_hide_no_token(tmp_path: Path) -> None:
         AuditedHolder(name, summed[work.sampling], truth) for name in ("law", "code")
     ]
     named = {
-        each.view
-        for each in attack_cohort(pair, 0, work.sampling, encoder)
-        if each.proven
+        finding.view
+        for finding in attack_cohort(pair, 0, work.sampling, encoder)
+        if finding.proven
     }
     assert named == {"clear statistics", "total of 2: union", "difference of totals"}
 

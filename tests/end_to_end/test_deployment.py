@@ -235,7 +235,7 @@ def test_the_operator_sees_who_is_there_and_what_was_made(
         {"name": member["name"], "domain": member["domain"]}
         for member in status["members"]
     ] == [{"name": name, "domain": name} for name in FIRST]
-    assert all({**each, **expected} == each for each in status["members"])
+    assert all({**member, **expected} == member for member in status["members"])
     [release] = town.operator("releases")
     assert (release["number"], release["cause"]) == (1, "round 1")
     manifest = town.operator("releases", "0")
@@ -288,17 +288,20 @@ def test_two_federations_run_on_one_machine(
     with Deployment(tmp_path_factory.mktemp("beside"), tiny_encoder(WIDTH)) as beside:
         beside.found("clear")
         beside.up()
-        for each in (town, beside):
+        for deployment in (town, beside):
             context = ssl.create_default_context(
-                cafile=str(each.coordinator / "link" / "ca.crt")
+                cafile=str(deployment.coordinator / "link" / "ca.crt")
             )
             assert (
-                httpx.get(f"https://{each.address}/health", verify=context).status_code
+                httpx.get(
+                    f"https://{deployment.address}/health", verify=context
+                ).status_code
                 == 200
             )
-            assert each.operator("status")["up"] is True
+            assert deployment.operator("status")["up"] is True
         ports = {
-            SuperLinkClient(each.coordinator / "link").port for each in (town, beside)
+            SuperLinkClient(deployment.coordinator / "link").port
+            for deployment in (town, beside)
         }
         assert len(ports) == 2
         third = beside.folder / "third"
@@ -460,11 +463,11 @@ def test_a_bundle_that_a_holder_has_not_approved_is_never_unpacked(
     assert " approved bundle" not in log.replace("not approved", "")
     assert not list((chess / "flwr-home").glob("apps/*"))
     sent = town.do("client export --json", chess).json["sent"]
-    assert {each["kind"] for each in sent} == {"refused_bundle"}
+    assert {answer["kind"] for answer in sent} == {"refused_bundle"}
     assert "has not approved the bundle" in sent[0]["reason"]
     assert town.running["chess"].has_said("refused", "bundle")
     _, done = second
-    assert {each["name"]: each["code"] for each in done.json["refused"]} == {
+    assert {refusal["name"]: refusal["code"] for refusal in done.json["refused"]} == {
         **dict.fromkeys(("code", "law"), "already_counted"),
         "chess": "bundle_refused",
     }
@@ -484,7 +487,8 @@ def test_certificates_are_renewed_while_everything_runs(
     # its exit code tells of holders that are away while the link is started again
     status = town.run("coordinator status --json", town.coordinator).json
     assert {
-        name: each["ends"][:10] for name, each in status["certificates"].items()
+        name: certificate["ends"][:10]
+        for name, certificate in status["certificates"].items()
     } == {name: end[:10] for name, end in ends.items()}
     assert not [
         obstacle
@@ -773,7 +777,7 @@ def test_the_coordinator_has_seen_a_total_and_nobodys_sums(
     seen = set((town.coordinator / "contributions").iterdir()) - masked.contributions
     assert len(seen) == 2
     assert (
-        max(each.stat().st_size for each in seen) >= TRIANGLE_BYTES > SMALL_BULK_BYTES
+        max(path.stat().st_size for path in seen) >= TRIANGLE_BYTES > SMALL_BULK_BYTES
     )
     [kept] = town.ledger("totalled")
     assert [member["name"] for member in kept.facts["members"]] == list(FIRST)

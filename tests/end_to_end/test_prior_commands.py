@@ -23,7 +23,7 @@ def test_a_prior_of_a_folder_can_be_made(shop: Workshop, tmp_path: Path) -> None
         "--out",
     )
     made = [shop.call(*words, tmp_path / name) for name in ("one", "two")]
-    assert [each.code for each in made] == [0, 0]
+    assert [finished.code for finished in made] == [0, 0]
     assert (
         made[0].json["fingerprint"]
         == made[1].json["fingerprint"]

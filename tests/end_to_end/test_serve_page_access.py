@@ -165,7 +165,7 @@ def test_every_colour_of_a_domain_can_be_seen_and_read_upon(
                     >= LEVEL["text"]
                 )
                 assert contrast([colour["sign"]], colour["below"]) >= LEVEL["sign"]
-            assert len({each["line"] for each in colours}) == 16
+            assert len({style["line"] for style in colours}) == 16
             assert (
-                len({each["line"].split()[0] for each in colours}) == 5
+                len({style["line"].split()[0] for style in colours}) == 5
             )  # not by colour alone

@@ -225,8 +225,8 @@ def test_a_decision_is_marked_as_soon_as_the_text_differs(seen: Visit) -> None:
     page.route(
         "**/v1/route", lambda route: route.continue_()
     )  # to unroute would answer those held too
-    for each in held:
-        each.continue_()
+    for route in held:
+        route.continue_()
     seen.shows(".winner", "code")
     expect(badge).to_be_hidden()
 

@@ -120,7 +120,7 @@ def test_in_may_a_holder_leaves_and_a_budget_ends(town: Year) -> None:
     )
     stay = [name for name in NAMES if name != LEAVING]
     shown = {name: town.owner(name, "members") for name in stay}
-    assert all(each["removed"] == [LEAVING] for each in shown.values())
+    assert all(members["removed"] == [LEAVING] for members in shown.values())
     town.confirm(*stay)
     town.ready(*(name for name in stay if name != POOR))
     stopped = town.play()

@@ -60,7 +60,7 @@ def test_the_demo_runs_the_whole_path(
     asked = [
         json.loads(line) for line in VISITORS.read_text(encoding="utf-8").splitlines()
     ]
-    routed = router.route_many([each["text"] for each in asked])
+    routed = router.route_many([question["text"] for question in asked])
     pairs = [
         (each["domain"], decision.domain)
         for each, decision in zip(asked, routed, strict=True)

@@ -115,7 +115,7 @@ def test_dealing_gives_every_text_to_one_holder(
     asked for.
     """
     found = [
-        Corpus(f"d{place}", tuple(f"{place}-{each}" for each in range(size)), ())
+        Corpus(f"d{place}", tuple(f"{place}-{number}" for number in range(size)), ())
         for place, size in enumerate(sizes)
     ]
     holders = data.draw(st.integers(len(found), len(found) * min(sizes)))
@@ -123,7 +123,7 @@ def test_dealing_gives_every_text_to_one_holder(
     assert len(dealt) == holders
     assert all(texts for _, texts in dealt.values())
     texts = [text for _, own in dealt.values() for text in own]
-    assert sorted(texts) == sorted(text for each in found for text in each.train)
+    assert sorted(texts) == sorted(text for corpus in found for text in corpus.train)
     assert all(
         text.startswith(domain[1:] + "-")
         for domain, own in dealt.values()
@@ -151,7 +151,7 @@ def test_federated_equals_centralised(
         routers.add((release / ROUTER).read_bytes())
     choices = RouterChoices.of_manifest(load_release(release).manifest)
     texts, sampling = (
-        {each.name: each.train for each in found},
+        {corpus.name: corpus.train for corpus in found},
         federation.terms.sampling,
     )
     pooled = []
@@ -579,7 +579,7 @@ def test_both_engines_give_the_same_private_release_without_a_holder_that_fell(
     run_on_flower(other, no_watch, dropouts)
     ours, theirs = simulated.newest_release, other.newest_release
     assert without_counts(ours) == without_counts(theirs)
-    one, two = (each.federation.ledger for each in (simulated, other))
+    one, two = (played.federation.ledger for played in (simulated, other))
     assert one.total(one.standing().totals[-1]).equals(
         two.total(two.standing().totals[-1])
     )

@@ -53,7 +53,7 @@ class ChartTemplates:
                     continue
                 value = self._value(rest, dot)
                 if word == "range":
-                    out += "".join(self._render(yes, each) for each in value)
+                    out += "".join(self._render(yes, item) for item in value)
                 else:
                     out += self._render(
                         yes if value else no, value if word == "with" and value else dot

@@ -63,7 +63,7 @@ def dialogues(
             yield Dialogue(name, name, chat, chance.choice(phrases))
             if len(rest) > LEAST_REST:
                 yield Dialogue(name, name, chat, rest[: chance.randint(60, 300)])
-            other = chance.choice([each for each in names if each != name])
+            other = chance.choice([domain for domain in names if domain != name])
             yield Dialogue(
                 name, other, chat, _opening(chance.choice(texts[other]), chance)[0]
             )

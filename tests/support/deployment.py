@@ -21,6 +21,7 @@ import tomllib
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -146,18 +147,18 @@ class Deployment:
         """Ask every command to end, all at once, then end by force whatever still carries the
         mark.
         """
-        for each in self.running.values():
-            if each.process.poll() is None:
-                each.process.send_signal(signal.SIGTERM)
+        for running in self.running.values():
+            if running.process.poll() is None:
+                running.process.send_signal(signal.SIGTERM)
         end = time.monotonic() + STOP_S
-        for each in self.running.values():
+        for running in self.running.values():
             with contextlib.suppress(subprocess.TimeoutExpired):
-                each.process.wait(max(end - time.monotonic(), 0.1))
+                running.process.wait(max(end - time.monotonic(), 0.1))
         for pid in self.processes():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        for each in self.running.values():
-            each.process.wait(STOP_S)
+        for running in self.running.values():
+            running.process.wait(STOP_S)
 
     # Commands
 
@@ -293,12 +294,13 @@ class Deployment:
     def heard(self, event: str, name: str) -> bool:
         """Whether the coordinator has heard something of a holder, in any round so far."""
         told = (
-            each
+            followed
             for path in (self.coordinator / "progress").glob("*.jsonl")
-            for each in Follower(path).events()
+            for followed in Follower(path).events()
         )
         return any(
-            each.kind == event and getattr(each, "name", None) == name for each in told
+            followed.kind == event and getattr(followed, "name", None) == name
+            for followed in told
         )
 
     # Holders
@@ -343,10 +345,10 @@ class Deployment:
     def join(self, *names: str) -> None:
         """Start SuperNodes, all at once, and wait until each is connected."""
         started = [self.start(name, "client join", self.holder(name)) for name in names]
-        for each in started:
+        for running in started:
             self.wait_for(
-                f"{each.name} is connected",
-                lambda each=each: self.told(each, "note", "connected"),  # type: ignore[misc]
+                f"{running.name} is connected",
+                partial(self.told, running, "note", "connected"),
             )
 
     def leave(self, name: str) -> None:
@@ -375,7 +377,9 @@ class Deployment:
     def processes(self) -> dict[int, str]:
         """Every process that was started here, directly or not, with its command line."""
         mark = f"{TEST}={self.folder}".encode()
-        below = set(_descendants(*(each.process.pid for each in self.running.values())))
+        below = set(
+            _descendants(*(running.process.pid for running in self.running.values()))
+        )
         found = {}
         for pid in _all_processes():
             with contextlib.suppress(

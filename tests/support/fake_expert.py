@@ -137,9 +137,9 @@ class Expert:
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         self._thread.join(PATIENCE_S)
-        for each in self.asked:
+        for asked in self.asked:
             with contextlib.suppress(OSError):
-                each.connection.shutdown(socket.SHUT_RDWR)
+                asked.connection.shutdown(socket.SHUT_RDWR)
 
     def serve(self) -> None:
         while True:

@@ -285,8 +285,8 @@ def let_join(parties: Parties, names: Sequence[str]) -> None:
         parties.admit(name)
     roster = parties.federation().ledger.standing().roster
     places = [
-        Place(name=each.name, domain=each.domain, key=each.key)
-        for each in roster.values()
+        Place(name=member.name, domain=member.domain, key=member.key)
+        for member in roster.values()
     ]
     for name in roster:
         pin(parties.homes[name], places)
@@ -530,8 +530,8 @@ class Oracle:
         stored = {name: standing.contributions.get(name) for name in names}
         shares = shares_of(standing, names)
         return all(
-            each is not None and each.share == shares[name]
-            for name, each in stored.items()
+            contribution is not None and contribution.share == shares[name]
+            for name, contribution in stored.items()
         )
 
     def _router(self, standing: Standing, names: set[str], ridge: float) -> bytes:

@@ -104,7 +104,7 @@ def fuzz(folder: Path, seconds: float, seed: int) -> int:
     ]
     forms.append({"pattern": "qwen2", "nfc": True})
     made = [Tokenizer(definition(**form)) for form in forms]
-    assert all(each.make_fast() for each in made)
+    assert all(tokenizer.make_fast() for tokenizer in made)
     chance, until, tried = random.Random(seed), time.monotonic() + seconds, 0
     every = list(every_character())
     chance.shuffle(every)

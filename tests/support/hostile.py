@@ -195,7 +195,9 @@ class Hostile:
 
     def place(self, name: str) -> int:
         return (
-            sorted(self.key_of[each] for each in self.names).index(self.key_of[name])
+            sorted(self.key_of[member] for member in self.names).index(
+                self.key_of[name]
+            )
             + 1
         )
 
@@ -507,9 +509,11 @@ class Stages:
 
 def way_to(step: int, lot: SumName) -> Way:
     """The steps before this one: counts are of a total that was opened."""
-    way = [(each, SUM_NAMES[0]) for each in (ANNOUNCE, SHARE)]
+    way = [(taken, SUM_NAMES[0]) for taken in (ANNOUNCE, SHARE)]
     way += [
-        (each, counted) for counted in SUM_NAMES for each in (SEAL, CONFIRM, LOCK, OPEN)
+        (taken, counted)
+        for counted in SUM_NAMES
+        for taken in (SEAL, CONFIRM, LOCK, OPEN)
     ]
     return (
         way[:step]

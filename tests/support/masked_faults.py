@@ -380,8 +380,8 @@ def altered(request: Packet, rogue: Identity, dice: random.Random) -> Packet | N
         case Hold():
             missing = dice.choice(message.shared)
             left = {
-                place: each
-                for place, each in unpack_by_place(blobs[0], ENVELOPE_BYTES).items()
+                place: envelope
+                for place, envelope in unpack_by_place(blobs[0], ENVELOPE_BYTES).items()
                 if place != missing
             }
             shared = tuple(place for place in message.shared if place != missing)

@@ -109,13 +109,13 @@ class MaskedOracle:
             if {(names.get(key, ""), epoch) for key, epoch in parts.items()} == members
         ]
         assert opened, f"release {published.number} is of no total that was opened"
-        shares = {each.name: each.share for each in published.members}
+        shares = {member.name: member.share for member in published.members}
         assert any(
             self._are_due(standing, names, shares, witness.cohort(session))
             for session in opened
         )
         given = frozenset(
-            (each.name, each.source, each.share) for each in published.members
+            (member.name, member.source, member.share) for member in published.members
         )
         content = self._router(standing, given, manifest["ridge"]["value"])
         assert router == content, (
@@ -149,7 +149,7 @@ class MaskedOracle:
         for _, parts in sums.opened_by_enough("counts"):
             if parts.keys() <= names.keys():
                 counted = {(names[key], epoch) for key, epoch in parts.items()}
-                documents = sum(self.known[each].documents for each in counted)
+                documents = sum(self.known[source].documents for source in counted)
                 met.append(
                     (documents, {standing.roster[name].domain for name, _ in counted})
                 )
@@ -160,9 +160,9 @@ class MaskedOracle:
         ]
         assert fitting, "a release was evaluated on the documents of no set of members"
         domains = set(manifest["domains"])
-        assert unevaluated or any(domains <= each for each in fitting), (
-            "nobody has counted for one of the domains"
-        )
+        assert unevaluated or any(
+            domains <= counted_domains for counted_domains in fitting
+        ), "nobody has counted for one of the domains"
 
     def _are_due(
         self,
@@ -239,9 +239,9 @@ class Sums:
                         (entry.facts["session"], entry.facts["total"]), set()
                     ).add(key)
         return [
-            (each[0], self.signed[each])
-            for each, keys in openers.items()
-            if len(keys) >= needed(len(self.signed[each]))
+            (total[0], self.signed[total])
+            for total, keys in openers.items()
+            if len(keys) >= needed(len(self.signed[total]))
         ]
 
 

@@ -142,7 +142,7 @@ def packets(work: Path) -> Iterator[Line]:
     """Every byte that crosses in whole rounds with fixed keys and randomness."""
     for name in (*test_round.ROUNDS, *test_round.PRIVATE_ROUNDS):
         crossed = test_round.recorded(name, work / name)
-        yield f"packets/{name}", digest(*(each.digest.encode() for each in crossed))
+        yield f"packets/{name}", digest(*(packet.digest.encode() for packet in crossed))
 
 
 def releases(work: Path, engine: str) -> Iterator[Line]:

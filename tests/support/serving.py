@@ -221,8 +221,8 @@ class Process:
     def children(self) -> set[int]:
         """The processes that it has started."""
         return {
-            int(each)
-            for each in Path(f"/proc/{self.pid}/task/{self.pid}/children")
+            int(number)
+            for number in Path(f"/proc/{self.pid}/task/{self.pid}/children")
             .read_text()
             .split()
         }
@@ -317,7 +317,7 @@ class Serving(Process, Chatting):
         wanted = [f'{label}="{value}"' for label, value in labels.items()]
         for line in self.http.get("/metrics").text.splitlines():
             if line.split("{")[0].split(" ")[0] == name and all(
-                each in line for each in wanted
+                label in line for label in wanted
             ):
                 return float(line.rpartition(" ")[2])
         return 0.0

@@ -296,7 +296,7 @@ class TwoWorlds(Direct):
         given = [
             self._answer(world, home, packet) for world, home in self._homes.items()
         ]
-        left, right = (_seen(each, exact=self._privacy is None) for each in given)
+        left, right = (_seen(reply, exact=self._privacy is None) for reply in given)
         self.heard[left["kind"]] += 1
         for path, one, other in (*_differing(left, right), *self._moved(asked, given)):
             both = f"{one!r} in one world and {other!r} in the other"
@@ -309,14 +309,14 @@ class TwoWorlds(Direct):
         """What one document moves further than it may, or what is noised otherwise."""
         left, right = self._dice.noised.values()
         self.noised += len(left)
-        if [each.scales.tolist() for each in left] != [
-            each.scales.tolist() for each in right
+        if [noised.scales.tolist() for noised in left] != [
+            noised.scales.tolist() for noised in right
         ]:
             yield "noise", len(left), len(right)
             return
         if not self._are_neighbours():
             return
-        counts = [_counts(each) for each in given] if self._privacy is None else []
+        counts = [_counts(reply) for reply in given] if self._privacy is None else []
         pairs = [(few.exact, more.exact) for few, more in zip(left, right, strict=True)]
         if asked == "evaluate":
             told = [
@@ -328,7 +328,7 @@ class TwoWorlds(Direct):
             return
         for few, more in pairs:
             assert self._privacy is not None
-            if sum(int(each) ** 2 for each in few - more) > moved_square(
+            if sum(int(difference) ** 2 for difference in few - more) > moved_square(
                 self._privacy.mode
             ):
                 yield "sums", few.tolist(), more.tolist()
@@ -362,7 +362,7 @@ def _seen(packet: Packet, *, exact: bool) -> dict[str, Any]:
 def _blanked(value: Any) -> Any:
     """Lists of numbers without their values."""
     if isinstance(value, list):
-        return [_blanked(each) for each in value]
+        return [_blanked(item) for item in value]
     return 0 if isinstance(value, int | float) else value
 
 
@@ -509,8 +509,11 @@ CORPORA: dict[str, Corpus] = {
     "one much longer": (_record("abc " * 2000), *OWN[1:]),
     "many more": (*OWN, *(_record(f"{number} abc") for number in range(200))),
     "other letters": tuple(_record(f"{number} xyzzy") for number in range(40)),
-    "one summed": (_some("a", False), *(_some(f"{each}", True) for each in range(12))),
-    "none held out": tuple(_some(f"{each}", False) for each in range(12)),
+    "one summed": (
+        _some("a", False),
+        *(_some(f"{number}", True) for number in range(12)),
+    ),
+    "none held out": tuple(_some(f"{number}", False) for number in range(12)),
     "a broken record": (*OWN, BROKEN),
     "empty documents": (*OWN, _record(""), _record("<end>")),
 }

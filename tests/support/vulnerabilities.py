@@ -48,7 +48,7 @@ def judged(report: str, complaints: str = "") -> tuple[int, str]:
             f"audit: NOTHING WAS AUDITED; pip-audit could not ask the package index ({last[:200]})",
         )
     skipped = [package["name"] for package in packages if "skip_reason" in package]
-    found = [finding for each in packages for finding in _findings(each)]
+    found = [finding for package in packages for finding in _findings(package)]
     if found:
         return FINDINGS, "\n".join(
             [f"audit: {len(found)} known vulnerabilities; raise the versions", *found]

@@ -169,7 +169,7 @@ def test_each_question_goes_to_the_model_that_is_good_at_its_category(
             {
                 "text": text,
                 "category": name,
-                "scores": {each: int(each == good) for each in ("large", "small")},
+                "scores": {model: int(model == good) for model in ("large", "small")},
             }
             for name, good in GOOD.items()
             for text in tiny_texts(name, 50)[texts]
