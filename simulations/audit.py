@@ -274,7 +274,7 @@ def _seen_in_difference(members: Sequence[AuditedHolder], holder: int) -> Statis
     """What two weighted totals, one of them without the holder, show of it: their difference, its
     weighting undone.
     """
-    others = [member for place, member in enumerate(members) if place != holder]
+    others = [member for index, member in enumerate(members) if index != holder]
     both = _total(members, EQUAL_MASS)
     seen = single_domain(both.gram - _total(others, EQUAL_MASS).gram)
     return unweighted(seen) or seen
@@ -284,7 +284,7 @@ def _total(members: Sequence[AuditedHolder], mass: int | None = None) -> Statist
     """The sum over holders, of raw sums or of those that each has weighted."""
     own = (member.statistics for member in members)
     parts = (sums.weighted(mass) if mass else sums for sums in own)
-    placed = (part.placed(place, len(members)) for place, part in enumerate(parts))
+    placed = (part.placed(index, len(members)) for index, part in enumerate(parts))
     return reduce(add, placed)
 
 

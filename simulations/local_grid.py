@@ -163,9 +163,9 @@ class ProcessGrid(LocalGrid):
     def _ask_next(self) -> None:
         number = self._queue.popleft()
         node, parts = self._waiting[number]
-        place = node % len(self._threads)
-        connection = self._connections[place]
-        self._answers[number] = self._threads[place].submit(
+        worker = node % len(self._threads)
+        connection = self._connections[worker]
+        self._answers[number] = self._threads[worker].submit(
             _asked, connection, node, parts
         )
 

@@ -155,8 +155,8 @@ def deal(
             f"{len(found)} domains need at least as many holders, not {holders}"
         )
     dealt = {}
-    for place, each in enumerate(found):
-        own = (holders - place + len(found) - 1) // len(found)
+    for index, each in enumerate(found):
+        own = (holders - index + len(found) - 1) // len(found)
         if own > len(each.train):
             raise InputError(
                 f"{each.name!r} has {len(each.train)} documents, too few for {own}"

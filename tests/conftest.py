@@ -178,8 +178,8 @@ def _few_cases(items: list[pytest.Item]) -> Iterator[pytest.Item]:
         tests[item.nodeid.partition("[")[0]].append(item)
     for cases in tests.values():
         yield from (
-            cases[(len(cases) - 1) * place // (QUICK_CASES - 1)]
-            for place in range(QUICK_CASES)
+            cases[(len(cases) - 1) * index // (QUICK_CASES - 1)]
+            for index in range(QUICK_CASES)
         )
 
 
@@ -201,8 +201,8 @@ def _homes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Iterator[Path]]
     share, then one for each test. They lie in one folder, since pytest looks through all that it
     has made before it makes another.
     """
-    place = tmp_path_factory.mktemp("homes")
-    homes = (place / str(number) for number in count())
+    folder = tmp_path_factory.mktemp("homes")
+    homes = (folder / str(number) for number in count())
     with (
         pytest.MonkeyPatch.context() as patch,
         without_syncing(),

@@ -234,8 +234,8 @@ async def put_load(
     ran = cpu_seconds(server.pid)
     end = started + seconds
     asked = [
-        _keep_asking(server, requests[place % len(requests) :] + requests, end)
-        for place in range(connections)
+        _keep_asking(server, requests[index % len(requests) :] + requests, end)
+        for index in range(connections)
     ]
     times = sorted(itertools.chain(*await asyncio.gather(*asked)))
     rate = len(times) / (time.monotonic() - started)

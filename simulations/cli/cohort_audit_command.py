@@ -201,7 +201,7 @@ def _audit_file(
             truth = true_counts(prepared, job, encoder, watch)
         _say_read(job.domain, truth)
     alone = AuditedHolder(job.domain, prepared.statistics, truth)
-    findings = _told(attack_cohort([alone], 0, prepared.sampling, encoder))
+    findings = _followed(attack_cohort([alone], 0, prepared.sampling, encoder))
     weighting = survives_weighting(prepared.statistics)
     words = advice(findings[0])
     show(
@@ -240,8 +240,8 @@ def _audit_cohort(
             AuditedHolder(domain, sums[sampling], counts)
             for domain, (counts, sums) in read.items()
         ]
-        place = list(read).index(holder)
-        findings += _told(attack_cohort(members, place, sampling, encoder))
+        index = list(read).index(holder)
+        findings += _followed(attack_cohort(members, index, sampling, encoder))
     facts = {
         "holder": holder,
         "cohort": list(texts),
@@ -257,7 +257,7 @@ def _say_read(domain: str, counts: Integers) -> None:
     step("read", domain, count(int(counts.sum()), "token"), distinct)
 
 
-def _told(attacks: Iterator[Finding]) -> list[Finding]:
+def _followed(attacks: Iterator[Finding]) -> list[Finding]:
     """A line about each attack as it ends."""
     findings = []
     for attack in attacks:
@@ -326,17 +326,17 @@ def _audit_under_noise(
         own, control = halves(texts, plain, public)
     documents = count(len(own.rows), "document")
     step("read", job.domain, documents, f"{len(control.rows):,} as a control")
-    told = audit_halves(own, control, plain, public, terms)
+    audited = audit_halves(own, control, plain, public, terms)
     if planted:
         rng = np.random.default_rng()
         rows = canaries(plain, public, planted, rng)
         with ticking("planted", CANARY_RUNS) as tick:
             found = plant(terms, rows, CANARY_RUNS, rng, tick=tick)
-        told = replace(told, canaries=found)
-    show({"domain": job.domain, **asdict(told)}, *_private_lines(told), json=json)
+        audited = replace(audited, canaries=found)
+    show({"domain": job.domain, **asdict(audited)}, *_private_lines(audited), json=json)
 
 
-def _private_lines(told: PrivateAudit) -> Iterator[str | TextTable]:
+def _private_lines(audited: PrivateAudit) -> Iterator[str | TextTable]:
     rows = [
         [
             finding.view,
@@ -347,23 +347,23 @@ def _private_lines(told: PrivateAudit) -> Iterator[str | TextTable]:
             _percent(finding.control.rare_recovered),
             _percent(finding.own.chance),
         ]
-        for finding in told.findings
+        for finding in audited.findings
     ]
     of_rare = "rare", "of the control", "by chance"
     yield TextTable(["view", "named", "recovered", "of the control", *of_rare], rows)
     yield RARE
     yield CHANCE
-    auc = told.membership_auc
+    auc = audited.membership_auc
     yield (
         "membership AUC (50 % is guessing):"
         f" {_percent(auc.own_against_control)} measured, {_percent(auc.worst_case)} for"
         " an attacker who knows all else, and"
-        f" ε = {told.epsilon:g} allows {_percent(auc.allowed)}"
+        f" ε = {audited.epsilon:g} allows {_percent(auc.allowed)}"
     )
-    if planted := told.canaries:
+    if planted := audited.canaries:
         yield (
             f"canaries: AUC {_percent(planted.auc)} over {planted.guesses:,} guesses,"
-            f" which proves ε ≥ {planted.at_least:.2f} (95 %) where {told.epsilon:g} is"
+            f" which proves ε ≥ {planted.at_least:.2f} (95 %) where {audited.epsilon:g} is"
             " promised"
         )
 

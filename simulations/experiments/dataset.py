@@ -84,7 +84,7 @@ def sampled_texts(texts: Texts, most: int | None, seed: int) -> Texts:
         places = random.Random(f"{seed} {name}").sample(
             range(len(own)), min(most, len(own))
         )
-        found[name] = tuple(own[place] for place in sorted(places))
+        found[name] = tuple(own[index] for index in sorted(places))
     return found
 
 

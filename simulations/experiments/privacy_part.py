@@ -212,16 +212,18 @@ def _attack_rows(
     prior = ground.prior
     texts = ground.dataset.train[ground.dataset.domains[0]]
     own, control = halves(texts, ground.encoder, prior)
-    told, swapped = (
+    measured, swapped = (
         audit_halves(*pair, ground.encoder, prior, privacy, chance.bytes)
         for pair in ((own, control), (control, own))
     )
-    auc = told.membership_auc
+    auc = measured.membership_auc
     # halves that differ by chance favour one direction as much as they hinder the other
-    pairs = mean(audit.membership_auc.own_against_control for audit in (told, swapped))
+    pairs = mean(
+        audit.membership_auc.own_against_control for audit in (measured, swapped)
+    )
     documents = canaries(ground.encoder, prior, CANARIES, chance)
     planted = plant(privacy, documents, PLANTED_RUNS, chance, chance.bytes)
-    for finding in told.findings:
+    for finding in measured.findings:
         shares = (
             finding.own.recovered,
             finding.control.recovered,
@@ -232,9 +234,9 @@ def _attack_rows(
             auc.allowed,
         )
         yield (
-            told.privacy,
-            f"{told.epsilon:g}",
+            measured.privacy,
+            f"{measured.epsilon:g}",
             finding.view,
-            told.documents,
+            measured.documents,
             *(100 * (share or 0) for share in shares),
         )

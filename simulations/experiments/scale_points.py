@@ -218,8 +218,8 @@ def domains(count: int, work: Path) -> Figures:
     texts = in_turn(dataset.train, max(_TEXTS, count))
     encoder = find_encoder(_ENCODER)
     parts = [
-        summed_texts(encoder, DEALT, f"domain-{place:03}", texts[place::count])
-        for place in range(count)
+        summed_texts(encoder, DEALT, f"domain-{index:03}", texts[index::count])
+        for index in range(count)
     ]
     identity = Identity(Ed25519PrivateKey.generate())
     folder = work / "release"
@@ -249,7 +249,7 @@ def features(width: int, work: Path) -> Figures:
     sums_of = partial(summed, encoder.table, WINDOW, batches)
     (summing,) = seconds_in_turns(sums_of, rounds=1, clock=time.process_time)
     sums = sums_of()
-    placed = [sums.placed(place, RANDOM_DOMAINS) for place in range(RANDOM_DOMAINS)]
+    placed = [sums.placed(index, RANDOM_DOMAINS) for index in range(RANDOM_DOMAINS)]
     total = reduce(add, placed)
     (solving,) = seconds_in_turns(
         lambda: solve(total, encoder.scale, Ridge()),

@@ -119,7 +119,7 @@ class TransformerSentences:
         order = np.argsort([len(own) for own in ids], kind="stable")
         with torch.inference_mode():
             found = [
-                made(self.pooled([ids[place] for place in part])).cpu().numpy()
+                made(self.pooled([ids[index] for index in part])).cpu().numpy()
                 for part in batches(order, size)
             ]
         return np.concatenate(found)[np.argsort(order)]
@@ -328,7 +328,7 @@ def _epochs(
     for _ in range(epochs):
         encoder.model.train()
         for part in batches(chance.permutation(len(ids)), TRAINING_BATCH):
-            pooled = encoder.pooled([ids[place] for place in part])
+            pooled = encoder.pooled([ids[index] for index in part])
             scores = classifier.head(torch.nn.functional.dropout(pooled, DROPOUT))
             step(torch.nn.functional.cross_entropy(scores, targets[part]))
         encoder.model.eval()

@@ -52,8 +52,8 @@ def test_single_tokens_come_back_whole(shop: Workshop) -> None:
     """Held-out and cut-off text is not in the sums, and the truth counts neither: all that was
     summed is recovered.
     """
-    told = audit(shop, "law.one.stats --corpus law.jsonl --json").json
-    clear, alone = told["findings"]
+    report = audit(shop, "law.one.stats --corpus law.jsonl --json").json
+    clear, alone = report["findings"]
     assert SHARES | {"view", "window", "max_tokens", "proven", "seconds"} == set(clear)
     assert clear["proven"]
     assert (
@@ -64,8 +64,8 @@ def test_single_tokens_come_back_whole(shop: Workshop) -> None:
     ) == (1.0, 1.0, 1.0, 1)
     assert alone["view"] == "column of B alone"
     assert not alone["proven"]
-    assert told["weighting_undone"]
-    assert told["advice"].startswith(
+    assert report["weighting_undone"]
+    assert report["advice"].startswith(
         "Every token of this corpus and its exact count can be computed"
     )
     shown = audit(shop, "law.one.stats --corpus law.jsonl").stdout
@@ -106,11 +106,11 @@ def test_words_beside_tokens_hide_no_token(tmp_path: Path) -> None:
 
 def test_windows_prove_nothing(shop: Workshop) -> None:
     """The advice speaks of frequent tokens, and no count is claimed to be proven."""
-    told = audit(shop, "law.stats --corpus law.jsonl --json").json
-    assert [finding["window"] for finding in told["findings"]] == [64, 64]
-    assert not any(finding["proven"] for finding in told["findings"])
-    assert told["findings"][0]["exact"] < 1
-    assert told["advice"].startswith("These sums do not reveal the counts")
+    report = audit(shop, "law.stats --corpus law.jsonl --json").json
+    assert [finding["window"] for finding in report["findings"]] == [64, 64]
+    assert not any(finding["proven"] for finding in report["findings"])
+    assert report["findings"][0]["exact"] < 1
+    assert report["advice"].startswith("These sums do not reveal the counts")
 
 
 def test_without_the_corpus_the_tokens_are_shown(shop: Workshop) -> None:
@@ -121,8 +121,8 @@ def test_without_the_corpus_the_tokens_are_shown(shop: Workshop) -> None:
     )
     assert re.search(r"^most frequent: '[^']+' \d", done.stdout, re.MULTILINE)
     assert done.stdout.rstrip().endswith("prefer windows in a masked round.")
-    told = audit(shop, "law.one.stats --json").json["findings"][0]
-    assert set(told) == {"view", "window", "max_tokens", "found", "proven", "seconds"}
+    report = audit(shop, "law.one.stats --json").json["findings"][0]
+    assert set(report) == {"view", "window", "max_tokens", "found", "proven", "seconds"}
 
 
 # A cohort
@@ -132,10 +132,10 @@ def test_every_view_of_a_cohort(shop: Workshop) -> None:
     """Single tokens: the clear statistics, the union and the difference come back exactly, the
     column does not.
     """
-    told = audit(shop, "--data data --windows 1 --holder law --json").json
-    assert told["holder"] == "law"
-    assert told["cohort"] == sorted(ALPHABETS)
-    by_view = {finding["view"]: finding for finding in told["findings"]}
+    report = audit(shop, "--data data --windows 1 --holder law --json").json
+    assert report["holder"] == "law"
+    assert report["cohort"] == sorted(ALPHABETS)
+    by_view = {finding["view"]: finding for finding in report["findings"]}
     assert list(by_view) == [
         "clear statistics",
         "column of B alone",
@@ -236,15 +236,23 @@ def test_documents_under_noise_are_held_against_a_control(
 ) -> None:
     """Both halves, chance, and membership beside what ε allows; in words and for programs."""
     words = ("--data more --epsilon 1 --privacy", mode, "--prior", public)
-    told = audit(shop, *words, "--json").json
-    assert (told["domain"], told["privacy"], told["epsilon"]) == ("law", mode, 1.0)
-    assert {"own", "control", "view"} == set(told["findings"][0]) and set(
-        told["findings"][0]["own"]
+    report = audit(shop, *words, "--json").json
+    assert (report["domain"], report["privacy"], report["epsilon"]) == (
+        "law",
+        mode,
+        1.0,
+    )
+    assert {"own", "control", "view"} == set(report["findings"][0]) and set(
+        report["findings"][0]["own"]
     ) == SHARES
     assert (
-        told["membership_auc"]["worst_case"] < told["membership_auc"]["allowed"] < 0.74
+        report["membership_auc"]["worst_case"]
+        < report["membership_auc"]["allowed"]
+        < 0.74
     )
-    assert told["canaries"]["guesses"] == 20_000 and told["canaries"]["at_least"] < 1
+    assert (
+        report["canaries"]["guesses"] == 20_000 and report["canaries"]["at_least"] < 1
+    )
     shown = audit(shop, *words, "--canaries", "0").stdout
     assert (
         "of the control" in shown
@@ -260,13 +268,13 @@ def test_a_holder_audits_its_own_documents_under_noise(
     text = shop / "more" / "law.train.jsonl"
     assert shop.prepare(text, "--domain", "law", "--out", "more.stats").code == 0
     words = ("more.stats --epsilon 8 --json --corpus", text, "--prior", public)
-    told = audit(shop, *words).json
-    assert told["domain"] == "law" and 20 <= told["documents"] < 100
+    report = audit(shop, *words).json
+    assert report["domain"] == "law" and 20 <= report["documents"] < 100
 
 
 def test_an_audit_under_noise_says_what_it_needs(shop: Workshop, public: Path) -> None:
     """One sentence each, and no traceback."""
-    for words, told in (
+    for words, sentence in (
         ("--data more --holder nobody --epsilon 1", "no holder 'nobody'"),
         ("law.stats --epsilon 1", "use --corpus"),
         ("law.stats --epsilon 99", "ε must be above 0"),
@@ -276,5 +284,7 @@ def test_an_audit_under_noise_says_what_it_needs(shop: Workshop, public: Path) -
         own = ("audit --encoder", shop.encoder, "--prior", public)
         done = shop.call(*own, *words.split())
         assert (
-            done.code == 2 and told in done.stderr and "Traceback" not in done.stderr
+            done.code == 2
+            and sentence in done.stderr
+            and "Traceback" not in done.stderr
         ), done

@@ -122,9 +122,9 @@ def strangers(
     """Runs that no command of the operator asked for: of foreign code, and of the approved bundle
     itself.
     """
-    place = tmp_path_factory.mktemp("stranger")
+    folder = tmp_path_factory.mktemp("stranger")
     port = SuperLinkClient(town.coordinator / "link").port
-    shutil.copy(town.coordinator / "invite" / "ca.crt", place)
+    shutil.copy(town.coordinator / "invite" / "ca.crt", folder)
     foreign = _pack(
         PROJECT_FILE
         | source_files()
@@ -133,8 +133,8 @@ def strangers(
     numbers = []
     for bundle in (foreign, installed_bundle()):
         facts = {"internal_port": port, "bundles": [hashlib.sha256(bundle).hexdigest()]}
-        (place / "link.json").write_text(json.dumps(facts))
-        numbers.append(SuperLinkClient(place).submit(bundle))
+        (folder / "link.json").write_text(json.dumps(facts))
+        numbers.append(SuperLinkClient(folder).submit(bundle))
     return numbers[0], numbers[1]
 
 
@@ -256,10 +256,10 @@ def test_a_deployment_and_the_memory_engine_make_the_same_bytes(
 def test_a_holder_tells_all_that_has_left_it(town: Deployment, first: Played) -> None:
     """One answer to each question of the round, and nothing else."""
     for name in FIRST:
-        told = town.owner(name, "status")
-        kinds = [entry["kind"] for entry in told["sent"]]
+        status = town.owner(name, "status")
+        kinds = [entry["kind"] for entry in status["sent"]]
         assert kinds == ["offer", "clear_statistics", "counted", "receipt"]
-        assert (told["domain"], told["release"]) == (name, 1)
+        assert (status["domain"], status["release"]) == (name, 1)
 
 
 def test_someone_whom_nobody_admitted_is_refused_in_one_sentence(
@@ -342,8 +342,8 @@ def test_a_round_runs_the_code_of_before_an_upgrade_as_long_as_the_settings_name
             path.name[-8:] for path in (town.holder(name) / "flwr-home/apps").iterdir()
         ]
         assert ran == [EARLIER_SHA256[:8]]
-        told = town.owner(name, "status")
-        assert (told["bundles"], told["unapproved"]) == (
+        status = town.owner(name, "status")
+        assert (status["bundles"], status["unapproved"]) == (
             [EARLIER_SHA256],
             [installed_sha256()],
         )
@@ -371,8 +371,8 @@ def test_a_holder_sees_what_an_upgrade_changes_and_approves_it_with_one_command(
     )
     for name in FIRST:
         town.run("client bundle", town.holder(name))
-        told = town.owner(name, "approve")
-        assert told == {"approved": installed_sha256(), "new": True}
+        approval = town.owner(name, "approve")
+        assert approval == {"approved": installed_sha256(), "new": True}
         running = town.running[name]
         took_up = partial(running.has_said, "note", "from now on")
         town.wait_for(f"{name} takes it up", took_up)
@@ -423,12 +423,12 @@ def test_what_is_in_the_way_of_a_round_is_told_beforehand(
         "code, law has counted for another router; its owner must open the next epoch"
         in asked.json["error"]
     )
-    told = [line.split()[:3] for line in asked.stderr.splitlines()]
-    assert ["absent", "medicine", "no"] in told and [
+    steps = [line.split()[:3] for line in asked.stderr.splitlines()]
+    assert ["absent", "medicine", "no"] in steps and [
         "refused",
         "chess",
         "bundle_refused",
-    ] in told
+    ] in steps
     assert "`ridgeway client approve DIR`" in asked.stderr
     assert "music" not in asked.json["error"]
 
@@ -570,7 +570,8 @@ def cut(town: Deployment, go_on: Callable[[], None]) -> Finished:
         "--accept-unevaluated", "law", "--accept-unevaluated", "medicine"
     )
     town.wait_for(
-        "new sums of code are accepted", lambda: town.told(running, "received", "code")
+        "new sums of code are accepted",
+        lambda: town.reported(running, "received", "code"),
     )
     away.rename(epochs)
     town.kill("up")
@@ -645,13 +646,13 @@ def test_renewed_keys_are_followed_by_all_who_pinned_the_old_ones(
     """Without a restart: rounds go on, `status` and `verify` tell of it, and the old key verifies
     the new release.
     """
-    told = town.owner("medicine", "status")
+    status = town.owner("medicine", "status")
     [coordinator] = [
         handover
-        for handover in told["handovers"]
+        for handover in status["handovers"]
         if handover["whose"] == "the coordinator"
     ]
-    assert (told["coordinator"], coordinator["fork"]) == (coordinator["after"], False)
+    assert (status["coordinator"], coordinator["fork"]) == (coordinator["after"], False)
     assert f"to {coordinator['after'][:12]}" in town.running["medicine"].said
     assert town.do("client verify", town.holder("medicine")).code == 0
     assert town.do("client verify", town.holder("code")).code == 0
@@ -702,7 +703,7 @@ def masked(
     before = Copy(town, FIRST, tmp_path_factory.mktemp("before-the-masked"))
     running = town.round()
     town.wait_for(
-        "a member has shared its secrets", lambda: town.heard("shared", DYING)
+        "a member has shared its secrets", lambda: town.noted("shared", DYING)
     )
     town.kill(DYING)
     for name in ("code", "law"):

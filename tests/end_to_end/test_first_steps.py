@@ -89,7 +89,9 @@ class Reader:
 
     def _stays(self, name: str, typed: Sequence[str], *said: str) -> None:
         started = self.town.start(name, *typed)
-        self.town.wait_for(f"`{name}` is there", lambda: self.town.told(started, *said))
+        self.town.wait_for(
+            f"`{name}` is there", lambda: self.town.reported(started, *said)
+        )
 
     def carries(self, words: Sequence[str], name: str, done: Finished | None) -> None:
         """What people bring from one machine to another, or tell each other, after a command."""

@@ -83,8 +83,8 @@ def status(town: Deployment, environment: dict[str, str]) -> tuple[str, str]:
 
 def released(said: str) -> Path:
     """The release that a run's log names."""
-    [place] = re.findall(r"release: (\S+)", said)
-    return Path(place)
+    [release] = re.findall(r"release: (\S+)", said)
+    return Path(release)
 
 
 def is_listening(port: int) -> bool:
@@ -133,7 +133,7 @@ def test_the_same_app_runs_in_a_deployment(
     town.ready(*NAMES)
     shutil.rmtree(town.folder / "private")
     port = str(free_port())
-    place = f"127.0.0.1:{port}"
+    address = f"127.0.0.1:{port}"
     here = "--insecure --host 127.0.0.1 --port".split()
     town.start(
         "superlink",
@@ -148,7 +148,7 @@ def test_the_same_app_runs_in_a_deployment(
             *here,
             str(free_port()),
             "--superlink",
-            place,
+            address,
             "--node-config",
             f'holder="{town.holder(name)}"',
         )
@@ -156,7 +156,7 @@ def test_the_same_app_runs_in_a_deployment(
             name, *words, program=script("flower-supernode"), environment=environment
         )
     (town.folder / ".flwr").mkdir(exist_ok=True)
-    connection = f'[superlink.town]\naddress = "{place}"\ninsecure = true\n'
+    connection = f'[superlink.town]\naddress = "{address}"\ninsecure = true\n'
     (town.folder / ".flwr" / "config.toml").write_text(connection)
     said = flwr(
         town,

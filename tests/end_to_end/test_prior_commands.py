@@ -43,7 +43,7 @@ def test_without_a_folder_the_text_of_the_machine_is_taken(
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "sentence"),
     [
         (("make", "nowhere"), "no file or folder nowhere"),
         (("make", "empty"), "no text that Ridgeway reads"),
@@ -51,9 +51,9 @@ def test_without_a_folder_the_text_of_the_machine_is_taken(
     ],
 )
 def test_what_is_no_use_is_said_in_one_sentence(
-    shop: Workshop, words: tuple[str, ...], told: str
+    shop: Workshop, words: tuple[str, ...], sentence: str
 ) -> None:
     """An error names what was seen and is no traceback."""
     (shop / "empty").mkdir(exist_ok=True)
     done = shop.call("prior", *words, "--encoder", shop.encoder)
-    assert done.code == 2 and told in done.stderr and "Traceback" not in done.stderr
+    assert done.code == 2 and sentence in done.stderr and "Traceback" not in done.stderr

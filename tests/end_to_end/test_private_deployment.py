@@ -68,11 +68,11 @@ def test_a_holder_sends_one_noisy_vector_and_noisy_counts_and_tells_what_they_co
 ) -> None:
     """A column of the features, not their products; the owner reads the ε."""
     for name in NAMES:
-        told = town.owner(name, "status")
-        kinds = [entry["kind"] for entry in told["sent"]]
+        status = town.owner(name, "status")
+        kinds = [entry["kind"] for entry in status["sent"]]
         assert kinds == ["offer", "noisy_statistics", "counted", "receipt"]
         [sums] = [
-            entry for entry in told["sent"] if entry["kind"] == "noisy_statistics"
+            entry for entry in status["sent"] if entry["kind"] == "noisy_statistics"
         ]
         assert SUMS_BYTES < sums["bytes"] < SUMS_BYTES + 2_000
     stated = town.do("client statement", town.holder("law"))

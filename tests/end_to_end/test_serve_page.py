@@ -83,9 +83,9 @@ def test_a_typed_prompt_is_routed_without_pressing_anything(
     seen.shows("#said", re.compile(r"^law, confidence \d+ %; then \w+, \d+ %\.$"))
 
 
-@pytest.mark.parametrize("way", ["Control+Enter", "the button"])
+@pytest.mark.parametrize("action", ["Control+Enter", "the button"])
 def test_a_prompt_is_routed_at_once_when_asked_to(
-    browser: Browser, served: Serving, way: str
+    browser: Browser, served: Serving, action: str
 ) -> None:
     """Without waiting for a pause in typing: the page's clock stands still here."""
     with visit(browser, served.url) as seen:
@@ -94,10 +94,10 @@ def test_a_prompt_is_routed_at_once_when_asked_to(
         box = seen.prompt
         box.fill("0123")
         expect(seen.page.locator(".winner")).to_have_count(0)
-        if way == "the button":
+        if action == "the button":
             seen.press("Route", exact=True)
         else:
-            box.press(way)
+            box.press(action)
         seen.shows(".winner", "code")
 
 
@@ -165,8 +165,8 @@ def test_words_have_the_colour_of_their_domain_and_its_strength(
     ]
     most = max(abs(word["weight"]) for word in answer["explanation"])
     for word, drawn in zip(answer["explanation"], shown, strict=True):
-        place = answer["order"].index(word["domain"])
-        assert f"d{place} u{place}" in drawn["marks"]
+        index = answer["order"].index(word["domain"])
+        assert f"d{index} u{index}" in drawn["marks"]
         assert drawn["weight"] == pytest.approx(abs(word["weight"]) / most, abs=1e-3)
 
 
@@ -179,12 +179,12 @@ def test_the_keyboard_switches_to_what_words_say_of_one_domain(
     seen.type_prompt(PROMPT)
     answer = explained(served, PROMPT)
     seen.page.get_by_role("radio", name="what decided").focus()
-    for place, domain in enumerate(answer["order"]):
+    for index, domain in enumerate(answer["order"]):
         seen.page.keyboard.press("ArrowRight")
         expect(seen.page.get_by_role("radio", name=domain)).to_be_checked()
         seen.says("#view-words", f"for or against {domain}")
         for word, drawn in zip(answer["explanation"], painted(seen), strict=True):
-            marks = f"u0 d{place}" if word["parts"][place] > 0 else "u2 against"
+            marks = f"u0 d{index}" if word["parts"][index] > 0 else "u2 against"
             assert drawn["marks"] == f"token {marks}"
     seen.page.keyboard.press("ArrowRight")
     expect(seen.page.get_by_role("radio", name="what decided")).to_be_checked()
@@ -278,14 +278,14 @@ def test_what_no_word_stands_for_is_shown_and_weighs_nothing(seen: Visit) -> Non
 def test_the_card_says_what_the_release_is(seen: Visit, served: Serving) -> None:
     """Its id, its signer's whole key, its domains; and that nobody has evaluated it."""
     card = served.http.get("/v1/releases/current").json()
-    place = seen.page.locator("#release")
+    section = seen.page.locator("#release")
     seen.open_all()
-    codes = place.locator("code")
+    codes = section.locator("code")
     expect(codes.nth(0)).to_have_attribute("title", card["release"])
     expect(codes.nth(1)).to_have_attribute("title", card["signer"])
-    expect(place).to_contain_text("not evaluated on held-out text")
-    expect(place.get_by_role("rowheader")).to_have_text(sorted(ALPHABETS))
-    expect(place.locator("tbody td:nth-of-type(1)")).to_have_text(
+    expect(section).to_contain_text("not evaluated on held-out text")
+    expect(section.get_by_role("rowheader")).to_have_text(sorted(ALPHABETS))
+    expect(section.locator("tbody td:nth-of-type(1)")).to_have_text(
         ["–"] * len(ALPHABETS)
     )
 

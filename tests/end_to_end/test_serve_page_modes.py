@@ -44,7 +44,7 @@ pytestmark = pytest.mark.browser
 DOMAINS = ["code", "law", "medicine"]
 CONFUSION = [[40, 8, 2], [0, 30, 0], [5, 5, 10]]
 RELIABILITY = [
-    (edge, 1 / 16, place / 256) for place, edge in enumerate(CONFIDENCE_EDGES)
+    (edge, 1 / 16, index / 256) for index, edge in enumerate(CONFIDENCE_EDGES)
 ]
 LAW, CODE = prompt_for("law", DOMAINS), prompt_for("code", DOMAINS)
 FORMULAS = ["=1+1", "+1", "-1", "@sum", "\tx", "\n=1+1"]
@@ -57,8 +57,8 @@ def evaluated_release(
     there are any.
     """
     logits = np.zeros((len(LETTERS) + 2, len(domains)), dtype=np.int32)
-    for place, _ in enumerate(domains):
-        logits[LETTERS.index(OWN[place % len(OWN)]) + 2, place] = 100 - place // len(
+    for index, _ in enumerate(domains):
+        logits[LETTERS.index(OWN[index % len(OWN)]) + 2, index] = 100 - index // len(
             OWN
         )
     evaluation = {
@@ -277,8 +277,8 @@ def test_sliders_say_what_held_out_text_says_of_them(seen: Visit) -> None:
     page.get_by_label("Abstain").fill(str(CONFIDENCE_EDGES.index(0.9)))
     share, right = sum(bin[1] for bin in bins), sum(bin[2] for bin in bins)
     seen.shows("#threshold-value", "below 90 %")
-    told = f"{100 * share:.1f} % would be answered, {100 * right / share:.1f} % of them right."
-    seen.says("#threshold-told", told)
+    expected = f"{100 * share:.1f} % would be answered, {100 * right / share:.1f} % of them right."
+    seen.says("#threshold-told", expected)
     seen.says("#threshold-told", "This prompt would go to law.")
 
     cost = page.get_by_label("Weight of cost")
@@ -358,8 +358,8 @@ def test_a_history_is_kept_only_where_it_is_wanted_and_is_bounded(
         page.get_by_label("Keep the last fifty prompts").check()
         full = json.dumps(
             [
-                {"text": f"old {place}", "domain": "law", "confidence": 1}
-                for place in range(50)
+                {"text": f"old {index}", "domain": "law", "confidence": 1}
+                for index in range(50)
             ]
         )
         page.evaluate("full => localStorage.setItem('ridgeway-history', full)", full)
@@ -427,21 +427,21 @@ def test_an_expert_answers_beside_the_decision_and_can_be_stopped(
     """Word by word, as it comes; who answers and why; another prompt takes the answer away."""
     steps = Semaphore(0)
     with opened(browser, served, calm=False) as seen:
-        page, place = seen.page, seen.page.locator("#expert")
+        page, answers = seen.page, seen.page.locator("#expert")
         seen.type_prompt(LAW)
         seen.press("Ask large")
-        expect(place).to_contain_text("large answered: the expert of the domain.")
-        expect(place.locator(".answer")).to_have_text("largeonetwothreefour")
+        expect(answers).to_contain_text("large answered: the expert of the domain.")
+        expect(answers.locator(".answer")).to_have_text("largeonetwothreefour")
         served.large.part = step_by_step(steps)
         try:
             seen.type_prompt(CODE)
-            expect(place.locator(".answer")).to_have_count(0)
+            expect(answers.locator(".answer")).to_have_count(0)
             seen.press("Ask large")
             steps.release()
-            expect(place.locator(".answer")).to_have_text("one")
+            expect(answers.locator(".answer")).to_have_text("one")
             seen.press("Stop")
-            expect(place).to_contain_text("Stopped.")
-            expect(place.locator(".answer")).to_have_text("one")
+            expect(answers).to_contain_text("Stopped.")
+            expect(answers.locator(".answer")).to_have_text("one")
         finally:
             steps.release(10)
             served.large.part = well("large")
@@ -521,7 +521,7 @@ def test_a_file_is_routed_in_parts_and_saved_without_formulas(
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "told"),
+    ("name", "content", "message"),
     [
         (
             "p.jsonl",
@@ -536,10 +536,10 @@ def test_a_file_is_routed_in_parts_and_saved_without_formulas(
     ],
 )
 def test_files_are_read_or_refused_in_a_sentence(
-    seen: Visit, name: str, content: str, told: str
+    seen: Visit, name: str, content: str, message: str
 ) -> None:
     load(seen.page, name, content)
-    seen.says("#mode-batch", told)
+    seen.says("#mode-batch", message)
 
 
 # For everybody
@@ -577,7 +577,7 @@ def test_a_hundred_and_fifty_domains_can_be_read(
     """The most frequent confusions instead of the whole matrix, a search, and few choices at
     once.
     """
-    domains = [f"domain_{place:03}" for place in range(150)]
+    domains = [f"domain_{index:03}" for index in range(150)]
     confusion = (50 * np.eye(150, dtype=int) + np.eye(150, k=1, dtype=int)).tolist()
     confusion[7][90] = 25
     evaluated_release(tmp_path / "release", domains, confusion)

@@ -156,8 +156,8 @@ def test_in_june_a_holder_is_restored_and_its_budget_is_not(town: Year) -> None:
     town.join(UNLUCKY)
     asked = town.run("coordinator round --dry-run --json", town.coordinator)
     assert "older_copy" in asked.stderr
-    told = town.owner(UNLUCKY, "restore --epochs-since 2")
-    assert told["charged"] == 6
+    restored = town.owner(UNLUCKY, "restore --epochs-since 2")
+    assert restored["charged"] == 6
     assert town.spent(UNLUCKY) > truly
     town.ready(UNLUCKY)
     asked = town.run("coordinator round --dry-run --json", town.coordinator)

@@ -178,8 +178,8 @@ def test_tokens_are_attributed_to_the_domain_whose_column_they_are_in() -> None:
         for ids in (np.arange(12), np.arange(12, 24))
     ]
     placed = [
-        single_domain(gram_of_counts(table, counts)).placed(place, 2)
-        for place, counts in enumerate(parts)
+        single_domain(gram_of_counts(table, counts)).placed(index, 2)
+        for index, counts in enumerate(parts)
     ]
     domains = attribution(table, placed[0] + placed[1])
     assert domains[:24].tolist() == [0] * 12 + [1] * 12

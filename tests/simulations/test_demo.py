@@ -49,10 +49,10 @@ def test_the_demo_runs_the_whole_path(
 
     monkeypatch.setattr(demo, "subprocess", SimpleNamespace(run=run))
     assert demo.main() == 0
-    told = capsys.readouterr().out
-    answers = [line.split()[0] for line in told.splitlines() if "confidence" in line]
+    printed = capsys.readouterr().out
+    answers = [line.split()[0] for line in printed.splitlines() if "confidence" in line]
     assert answers == ["law", "mathematics", "python", "no", "law"]
-    assert "mean over domains" in told
+    assert "mean over domains" in printed
     release = tmp_path / "demo-run" / "release"
     manifest = json.loads((release / "manifest.json").read_bytes())
     assert manifest["cohort"]["holders"] == len(manifest["domains"])

@@ -115,8 +115,8 @@ def test_dealing_gives_every_text_to_one_holder(
     asked for.
     """
     found = [
-        Corpus(f"d{place}", tuple(f"{place}-{number}" for number in range(size)), ())
-        for place, size in enumerate(sizes)
+        Corpus(f"d{index}", tuple(f"{index}-{number}" for number in range(size)), ())
+        for index, size in enumerate(sizes)
     ]
     holders = data.draw(st.integers(len(found), len(found) * min(sizes)))
     dealt = deal(found, holders)

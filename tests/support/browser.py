@@ -213,12 +213,12 @@ def violations(page: Page, rules: Sequence[str] = ()) -> list[str]:
     )
     found: list[str] = []
     options = {"runOnly": list(rules)} if rules else {}
-    for place, (width, scheme) in enumerate(LOOKS):
+    for index, (width, scheme) in enumerate(LOOKS):
         page.set_viewport_size({"width": width, "height": 900})
         page.emulate_media(color_scheme=scheme)
         found += [
             f"{width} {scheme} {each}"
-            for each in page.evaluate(AXE, BY_LOOKS if place else options)
+            for each in page.evaluate(AXE, BY_LOOKS if index else options)
         ]
         if page.evaluate("document.documentElement.scrollWidth") > width:
             found.append(f"{width} is too narrow")

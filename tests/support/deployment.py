@@ -272,7 +272,7 @@ class Deployment:
     def up(self) -> Running:
         """Start the coordinator, and wait until it says that it is up."""
         started = self.start("up", "coordinator up", self.coordinator)
-        self.wait_for("the coordinator is up", lambda: self.told(started, "up"))
+        self.wait_for("the coordinator is up", lambda: self.reported(started, "up"))
         return started
 
     def round(self, *options: str) -> Running:
@@ -291,16 +291,16 @@ class Deployment:
     def ledger(self, kind: str) -> list[JournalEntry]:
         return Journal(self.coordinator / "ledger.db").entries(kind)
 
-    def heard(self, event: str, name: str) -> bool:
-        """Whether the coordinator has heard something of a holder, in any round so far."""
-        told = (
+    def noted(self, event: str, name: str) -> bool:
+        """Whether the coordinator has noted an event of a holder, in any round so far."""
+        events = (
             followed
             for path in (self.coordinator / "progress").glob("*.jsonl")
             for followed in Follower(path).events()
         )
         return any(
             followed.kind == event and getattr(followed, "name", None) == name
-            for followed in told
+            for followed in events
         )
 
     # Holders
@@ -348,7 +348,7 @@ class Deployment:
         for running in started:
             self.wait_for(
                 f"{running.name} is connected",
-                partial(self.told, running, "note", "connected"),
+                partial(self.reported, running, "note", "connected"),
             )
 
     def leave(self, name: str) -> None:
@@ -420,8 +420,8 @@ class Deployment:
                 os.kill(pid, signal.SIGKILL)
         running.process.wait(STOP_S)
 
-    def told(self, running: Running, verb: str, subject: str = "") -> bool:
-        """Whether a command has told of a step; one that has ended without doing so never will."""
+    def reported(self, running: Running, verb: str, subject: str = "") -> bool:
+        """Whether a command has reported a step; one that has ended without doing so never will."""
         if running.has_said(verb, subject):
             return True
         assert running.process.poll() is None, (

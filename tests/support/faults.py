@@ -579,8 +579,8 @@ def shares_of(standing: Standing, names: set[str]) -> dict[str, int]:
             if standing.roster[name].domain == domain
         )
         shares |= {
-            name: (EQUAL_MASS + len(own) - 1 - place) // len(own)
-            for place, (_, name) in enumerate(own)
+            name: (EQUAL_MASS + len(own) - 1 - index) // len(own)
+            for index, (_, name) in enumerate(own)
         }
     return shares
 

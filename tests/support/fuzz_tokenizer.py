@@ -152,7 +152,7 @@ def _random_tables(module: ModuleType, chance: random.Random) -> None:
 
     pattern = chance.randrange(5)
     classes = bytes(
-        chance.choices([1 << place for place in range(7 if pattern == 4 else 4)], k=64)
+        chance.choices([1 << index for index in range(7 if pattern == 4 else 4)], k=64)
     ) * (0x110000 // 64)
     tables: list[Any] = [
         pattern,

@@ -82,8 +82,8 @@ class Year(Deployment):
         shutil.rmtree(folder)
 
     def all_online(self) -> bool:
-        told = self.run("coordinator status --json", self.coordinator).json
-        return all(member["online"] for member in told["members"])
+        status = self.run("coordinator status --json", self.coordinator).json
+        return all(member["online"] for member in status["members"])
 
 
 class OpenGate(Quiet):

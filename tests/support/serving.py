@@ -104,8 +104,8 @@ def unsure_prompts(count: int) -> list[str]:
 def _tiny_table(domains: Sequence[str], strength: int) -> TokenTable:
     rows = len(LETTERS) + 2
     logits = np.zeros((rows, len(domains)), dtype=np.int32)
-    for place, _ in enumerate(domains):
-        logits[LETTERS.index(OWN[place]) + 2, place] = strength
+    for index, _ in enumerate(domains):
+        logits[LETTERS.index(OWN[index]) + 2, index] = strength
     return TokenTable(logits, 1.0, np.zeros(rows, dtype=np.float32))
 
 

@@ -241,7 +241,7 @@ class Direct:
         self.replies: list[tuple[str, Packet]] = []
 
     def peers(self) -> list[int]:
-        return [place for place, name in enumerate(self.names) if name not in self.down]
+        return [index for index, name in enumerate(self.names) if name not in self.down]
 
     def exchange(
         self, packets: Mapping[int, Packet], seconds: float

@@ -243,7 +243,7 @@ class TwoWorlds(Direct):
             open_packet(known), self._parties.encoder, self._ally, 0, step.place
         )
 
-        def told(power: float) -> Any:
+        def answer_to(power: float) -> Any:
             if change.powers:
                 self._rewind()
             try:
@@ -258,16 +258,18 @@ class TwoWorlds(Direct):
             return self._sort(packet, step.change)
 
         self._keep()
-        answers = [told(power) for power in change.powers or (0.0,)]
+        answers = [answer_to(power) for power in change.powers or (0.0,)]
         turns = [
-            place for place, pair in enumerate(pairwise(answers)) if pair[0] != pair[1]
+            index for index, pair in enumerate(pairwise(answers)) if pair[0] != pair[1]
         ]
         for place in turns:
             near, far = change.powers[place], change.powers[place + 1]
             for _ in range(self._play.bisections):
                 middle = (near + far) / 2
                 near, far = (
-                    (middle, far) if told(middle) == answers[place] else (near, middle)
+                    (middle, far)
+                    if answer_to(middle) == answers[place]
+                    else (near, middle)
                 )
         if change.powers and not step.stays:
             self._rewind()
@@ -319,10 +321,10 @@ class TwoWorlds(Direct):
         counts = [_counts(reply) for reply in given] if self._privacy is None else []
         pairs = [(few.exact, more.exact) for few, more in zip(left, right, strict=True)]
         if asked == "evaluate":
-            told = [
+            counted = [
                 (UNIT * few, UNIT * more) for few, more in zip(*counts, strict=False)
             ]
-            for few, more in told + pairs:
+            for few, more in counted + pairs:
                 if few.size == more.size and np.abs(few - more).sum() > UNIT:
                     yield "counts", (few / UNIT).tolist(), (more / UNIT).tolist()
             return

@@ -243,12 +243,12 @@ def test_every_benchmark_runs(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, name: str, rows: int
 ) -> None:
     """On a few numbers and little text: each row has a name and a figure."""
-    for place, sizes in (
+    for module, sizes in (
         (preparing, {"_ROUNDS": 1}),
         (masking, {"_ROUNDS": 1, "COHORTS": (3, 5)}),
     ):
         for word, value in sizes.items():
-            monkeypatch.setattr(place, word, value)
+            monkeypatch.setattr(module, word, value)
     monkeypatch.setattr(masking, "LARGE", 1000)
     monkeypatch.setattr(masking, "MIDDLE", 1000)
     monkeypatch.setattr(masking, "measured_apart", lambda *_: 16_000)
