@@ -212,11 +212,11 @@ class Finding:
     seconds: float
 
     def to_json(self) -> dict[str, Any]:
-        found = {"found": int((self.counts > 0).sum())}
+        count = {"found": int((self.counts > 0).sum())}
         return {
             "view": self.view,
             **self.sampling.to_json(),
-            **(asdict(self.measures) if self.measures else found),
+            **(asdict(self.measures) if self.measures else count),
             "proven": self.proven,
             "seconds": round(self.seconds, 1),
         }
@@ -246,8 +246,8 @@ def attack_cohort(
     started = time.monotonic()
     window, parts = _windows(sampling)
     cross = _of_tokens(own.statistics, encoder).cross[:, 0] // parts
-    found = column(encoder.table, cross, window)
-    yield _measured(COLUMN, sampling, found, own.counts, started)
+    counts = column(encoder.table, cross, window)
+    yield _measured(COLUMN, sampling, counts, own.counts, started)
     if len(members) == 1:
         return
     total = _total(members)
@@ -340,8 +340,8 @@ def survives_weighting(statistics: Statistics) -> bool:
     """Whether the raw sums, and with them the corpus's size, follow from the equally weighted
     ones.
     """
-    found = unweighted(statistics.weighted(EQUAL_MASS))
-    return found is not None and found.equals(statistics)
+    raw = unweighted(statistics.weighted(EQUAL_MASS))
+    return raw is not None and raw.equals(statistics)
 
 
 def advice(finding: Finding) -> str:

@@ -146,9 +146,9 @@ def read_corpora(data: Path | None, holders: int = 0) -> list[Corpus]:
              which are held out.
     """
     if data is None:
-        found = with_questions()
-        wanted = MIN_HOLDER_TEXTS * -(-holders // len(found))
-        return [replace(each, train=in_pieces(each.train, wanted)) for each in found]
+        mixed = with_questions()
+        wanted = MIN_HOLDER_TEXTS * -(-holders // len(mixed))
+        return [replace(each, train=in_pieces(each.train, wanted)) for each in mixed]
     names = sorted(path.name.removesuffix(TRAIN) for path in data.glob(f"*{TRAIN}"))
     for name in names:
         check_domain_name(name)

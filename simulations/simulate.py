@@ -118,12 +118,12 @@ def simulate(
     if out is not None:
         refuse_foreign(out)
     clock = _Clock()
-    found = read_corpora(data, holders or 0)
+    corpora = read_corpora(data, holders or 0)
     clock.note("corpora")
     with without_syncing():
         simulated = create_simulated_federation(
             work,
-            found,
+            corpora,
             holders=holders,
             drop=drop,
             encoder=encoder,

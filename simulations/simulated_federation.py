@@ -72,7 +72,7 @@ class SimulatedFederation:
 
 def create_simulated_federation(
     folder: Path,
-    found: Sequence[corpora.Corpus],
+    domains: Sequence[corpora.Corpus],
     *,
     holders: int | None = None,
     drop: Sequence[str] = (),
@@ -87,7 +87,7 @@ def create_simulated_federation(
     settings: others of coordinator.toml.
     """
     share_work()
-    dealt = deal(found, len(found) if holders is None else holders)
+    dealt = deal(domains, len(domains) if holders is None else holders)
     fewest = min(dealt, key=lambda name: len(dealt[name][1]))
     if len(dealt[fewest][1]) < SMALLEST_CORPUS:
         raise InputError(
@@ -134,7 +134,7 @@ def create_simulated_federation(
         if name in drop:
             home.rename(folder / f"away-{name}")
     nodes = {name: home for name, home in homes.items() if name not in drop}
-    tests = {corpus.name: corpus.test for corpus in found}
+    tests = {corpus.name: corpus.test for corpus in domains}
     return SimulatedFederation(
         folder,
         federation,
@@ -145,30 +145,34 @@ def create_simulated_federation(
 
 
 def deal(
-    found: Sequence[corpora.Corpus], holders: int
+    domains: Sequence[corpora.Corpus], holders: int
 ) -> dict[str, tuple[str, tuple[str, ...]]]:
     """Each holder's domain and texts: domains take turns, and the texts of one are dealt out to its
     holders in turn.
     """
-    if holders < len(found):
+    if holders < len(domains):
         raise InputError(
-            f"{len(found)} domains need at least as many holders, not {holders}"
+            f"{len(domains)} domains need at least as many holders, not {holders}"
         )
     dealt = {}
-    for index, each in enumerate(found):
-        own = (holders - index + len(found) - 1) // len(found)
-        if own > len(each.train):
+    for index, corpus in enumerate(domains):
+        own = (holders - index + len(domains) - 1) // len(domains)
+        if own > len(corpus.train):
             raise InputError(
-                f"{each.name!r} has {len(each.train)} documents, too few for {own}"
+                f"{corpus.name!r} has {len(corpus.train)} documents, too few for {own}"
                 " holders"
             )
         for turn in range(own):
-            name = each.name if own == 1 else f"{each.name}-{turn + 1:0{len(str(own))}}"
+            name = (
+                corpus.name
+                if own == 1
+                else f"{corpus.name}-{turn + 1:0{len(str(own))}}"
+            )
             if name in dealt:
                 raise InputError(
                     f"two holders would be called {name!r}; rename one of the domains"
                 )
-            dealt[name] = (each.name, each.train[turn::own])
+            dealt[name] = (corpus.name, corpus.train[turn::own])
     return dict(sorted(dealt.items()))
 
 

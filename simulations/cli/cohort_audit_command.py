@@ -126,23 +126,23 @@ def audit(
                 "--data, --windows and --holder are for a cohort, not FILE"
             )
         prepared = load_prepared(statistics)
-        found = find_by_fingerprint(
+        chosen_encoder = find_by_fingerprint(
             prepared.fingerprint, prepared.encoder_name, encoder
         )
-        must_fit(prepared, found)
+        must_fit(prepared, chosen_encoder)
         job = _job(prepared.domain, corpus or [], prepared.sampling, text_field)
         job = replace(job, holdout=prepared.holdout, skip_broken=skip_broken)
         if noise:
-            _audit_under_noise(job, found, noise, canaries, json)
+            _audit_under_noise(job, chosen_encoder, noise, canaries, json)
         else:
-            _audit_file(prepared, job, found, json)
+            _audit_file(prepared, job, chosen_encoder, json)
         return
     if corpus:
         raise InputError(
             "--corpus is that of a statistics file; of a cohort, use --data"
         )
     samplings = [Sampling(window=each) for each in sorted({*(windows or ())})]
-    found = find_encoder(encoder or DEFAULT.encoder)
+    chosen_encoder = find_encoder(encoder or DEFAULT.encoder)
     with _texts(data) as texts:
         chosen = holder or min(texts, key=lambda name: texts[name].stat().st_size)
         if chosen not in texts:
@@ -151,10 +151,10 @@ def audit(
             )
         if noise:
             job = _job(chosen, [texts[chosen]], DEFAULT.sampling)
-            _audit_under_noise(job, found, noise, canaries, json)
+            _audit_under_noise(job, chosen_encoder, noise, canaries, json)
         else:
             usual = [Sampling(window=1), DEFAULT.sampling]
-            _audit_cohort(texts, chosen, samplings or usual, found, json)
+            _audit_cohort(texts, chosen, samplings or usual, chosen_encoder, json)
 
 
 @contextmanager
@@ -287,8 +287,8 @@ def _finding_lines(
 
 def _token_lines(finding: Finding, encoder: TableEncoder) -> Iterator[str]:
     """The most frequent and some of the rarest tokens that the attack believes in."""
-    found = np.flatnonzero(finding.counts)
-    ranked = found[np.argsort(-finding.counts[found], kind="stable")].tolist()
+    believed = np.flatnonzero(finding.counts)
+    ranked = believed[np.argsort(-finding.counts[believed], kind="stable")].tolist()
     shown = {
         "most frequent": ranked[:TOKENS_SHOWN],
         "rarest": ranked[TOKENS_SHOWN:][-TOKENS_SHOWN:],
@@ -331,8 +331,8 @@ def _audit_under_noise(
         rng = np.random.default_rng()
         rows = canaries(plain, public, planted, rng)
         with ticking("planted", CANARY_RUNS) as tick:
-            found = plant(terms, rows, CANARY_RUNS, rng, tick=tick)
-        audited = replace(audited, canaries=found)
+            planted_result = plant(terms, rows, CANARY_RUNS, rng, tick=tick)
+        audited = replace(audited, canaries=planted_result)
     show({"domain": job.domain, **asdict(audited)}, *_private_lines(audited), json=json)
 
 

@@ -132,14 +132,14 @@ def visit(
     """
     with contextlib.closing(browser.new_context(**context)) as room:
         room.set_default_timeout(_wait_ms())
-        found = Visit(room.new_page(), home)
-        found.watch()
+        opened = Visit(room.new_page(), home)
+        opened.watch()
         if own_clock:
-            found.page.clock.install()
-        found.page.goto(home + path)
-        yield found
+            opened.page.clock.install()
+        opened.page.goto(home + path)
+        yield opened
         if calm:
-            assert found.troubles == []
+            assert opened.troubles == []
 
 
 def _wait_ms() -> float:
@@ -211,15 +211,15 @@ def violations(page: Page, rules: Sequence[str] = ()) -> list[str]:
             encoding="utf-8"
         )
     )
-    found: list[str] = []
+    barriers: list[str] = []
     options = {"runOnly": list(rules)} if rules else {}
     for index, (width, scheme) in enumerate(LOOKS):
         page.set_viewport_size({"width": width, "height": 900})
         page.emulate_media(color_scheme=scheme)
-        found += [
+        barriers += [
             f"{width} {scheme} {each}"
             for each in page.evaluate(AXE, BY_LOOKS if index else options)
         ]
         if page.evaluate("document.documentElement.scrollWidth") > width:
-            found.append(f"{width} is too narrow")
-    return found
+            barriers.append(f"{width} is too narrow")
+    return barriers

@@ -211,13 +211,13 @@ def check_words(words: list[str], *, whole: bool = True) -> None:
 
     whole: no argument is missing and every value is valid.
     """
-    found, left = _application(), words[1:]
-    while isinstance(found, TyperGroup) and left and not left[0].startswith("-"):
-        found = found.get_command(Context(found), left[0]) or pytest.fail(
+    named, left = _application(), words[1:]
+    while isinstance(named, TyperGroup) and left and not left[0].startswith("-"):
+        named = named.get_command(Context(named), left[0]) or pytest.fail(
             f"no command {' '.join(words)}"
         )
         left = left[1:]
     if not whole:
-        found.make_parser(Context(found)).parse_args(list(left))
-    elif not isinstance(found, TyperGroup):
-        found.make_context("ridgeway", left, resilient_parsing=False)
+        named.make_parser(Context(named)).parse_args(list(left))
+    elif not isinstance(named, TyperGroup):
+        named.make_context("ridgeway", left, resilient_parsing=False)

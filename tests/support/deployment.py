@@ -380,7 +380,7 @@ class Deployment:
         below = set(
             _descendants(*(running.process.pid for running in self.running.values()))
         )
-        found = {}
+        commands = {}
         for pid in _all_processes():
             with contextlib.suppress(
                 OSError
@@ -394,8 +394,8 @@ class Deployment:
                         .replace(b"\0", b" ")
                         .decode(errors="replace")
                     )
-                    found[pid] = words
-        return found
+                    commands[pid] = words
+        return commands
 
     def process(self, word: str) -> int:
         """The one process whose command line has this word."""
@@ -533,10 +533,10 @@ def _descendants(*parents: int) -> list[int]:
             children.setdefault(int(status.rpartition(")")[2].split()[1]), []).append(
                 pid
             )
-    found: list[int] = []
+    descendants: list[int] = []
     waiting = list(parents)
     while waiting:
         below = children.get(waiting.pop(), [])
-        found += below
+        descendants += below
         waiting += below
-    return found
+    return descendants

@@ -55,14 +55,14 @@ def main() -> int:
             ["gcc", *flags, "-shared", "-fPIC", *sources, "-o", str(library)],
             check=True,
         )
-        found = subprocess.run(
+        sanitizer = subprocess.run(
             ["gcc", "-print-file-name=libasan.so"],
             capture_output=True,
             text=True,
             check=True,
         )
         environment = os.environ | {
-            "LD_PRELOAD": found.stdout.strip(),
+            "LD_PRELOAD": sanitizer.stdout.strip(),
             "ASAN_OPTIONS": "detect_leaks=0",
         }
         again = [
@@ -210,12 +210,12 @@ def _random_sums(native: ModuleType, chance: random.Random) -> None:
                 means, (2 * sums + counts[:, None]) // (2 * counts[:, None])
             )
     with contextlib.suppress(ValueError):
-        found = native.token_sums(numbers, counts, table.astype(np.int32), given)
+        sums_found = native.token_sums(numbers, counts, table.astype(np.int32), given)
         if given == width and ids:
             expected = np.add.reduceat(
                 table[numbers].astype(np.int64), bounds[:-1], axis=0
             )
-            assert found == expected.tobytes()
+            assert sums_found == expected.tobytes()
     buckets = rolls.integers(-9, 10, (chance.randrange(4), width)).astype(np.int32)
     letters = rolls.choice(
         np.frombuffer(b"ab9 .\xc3\xa9", dtype=np.uint8), chance.randrange(30)
@@ -229,7 +229,7 @@ def _random_sums(native: ModuleType, chance: random.Random) -> None:
     with contextlib.suppress(ValueError):
         words = buckets, letters, starts, shortest, longest
         operands: tuple[Any, ...] = (table.astype(np.int32), given, *words)
-        found = native.token_sums(numbers, counts, *operands)
+        sums_found = native.token_sums(numbers, counts, *operands)
         with_rows = (
             *operands,
             rolls.integers(-9, 10, (rows, given)).astype(np.int32),
@@ -243,7 +243,7 @@ def _random_sums(native: ModuleType, chance: random.Random) -> None:
             )
             counted = sketch.window_counts(numbers, bounds) @ buckets.astype(np.int64)
             sums = np.add.reduceat(table[numbers].astype(np.int64), bounds[:-1], axis=0)
-            assert found == (sums + counted).tobytes()
+            assert sums_found == (sums + counted).tobytes()
 
 
 if __name__ == "__main__":

@@ -518,7 +518,7 @@ def steps_before(step: int, lot: SumName) -> TakenSteps:
     return (
         steps[:step]
         if lot == SUM_NAMES[0] or step < SEAL
-        else way[: way.index((SEAL, lot)) + step - SEAL]
+        else steps[: steps.index((SEAL, lot)) + step - SEAL]
     )
 
 

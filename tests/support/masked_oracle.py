@@ -281,10 +281,10 @@ def check_sums(sums: Sums, witness: Witness) -> None:
 
 def _check_once(opened: Sequence[Parts]) -> None:
     """No epoch is in two sums that differ in anything."""
-    found: dict[tuple[str, str], Parts] = {}
+    sums_of: dict[tuple[str, str], Parts] = {}
     for parts in opened:
         for item in parts.items():
-            assert found.setdefault(item, parts) == parts, (
+            assert sums_of.setdefault(item, parts) == parts, (
                 "an epoch is in two opened sums of different members"
             )
 

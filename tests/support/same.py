@@ -96,7 +96,7 @@ def token_ids() -> Iterator[Line]:
 def installed_encoders() -> dict[str, TableEncoder]:
     """The encoders of the two presets; none where they are not installed."""
     try:
-        found = {
+        encoders = {
             "default": find_encoder(DEFAULT.encoder),
             "paper": find_encoder(PAPER.encoder),
         }
@@ -104,7 +104,7 @@ def installed_encoders() -> dict[str, TableEncoder]:
         return {}
     return {
         name: encoder
-        for name, encoder in found.items()
+        for name, encoder in encoders.items()
         if isinstance(encoder, TableEncoder)
     }
 

@@ -330,12 +330,12 @@ class Soak:
         while not self.stopped.wait(0.25):
             for pid in self.serving.children():
                 with contextlib.suppress(OSError):
-                    found = re.search(
+                    resident = re.search(
                         r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text()
                     )
-                    if found is not None:
+                    if resident is not None:
                         self.report.memory.append(
-                            (time.monotonic(), int(found[1]) * 1024)
+                            (time.monotonic(), int(resident[1]) * 1024)
                         )
 
 

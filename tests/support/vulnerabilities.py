@@ -48,10 +48,13 @@ def judged(report: str, complaints: str = "") -> tuple[int, str]:
             f"audit: NOTHING WAS AUDITED; pip-audit could not ask the package index ({last[:200]})",
         )
     skipped = [package["name"] for package in packages if "skip_reason" in package]
-    found = [finding for package in packages for finding in _findings(package)]
-    if found:
+    findings = [finding for package in packages for finding in _findings(package)]
+    if findings:
         return FINDINGS, "\n".join(
-            [f"audit: {len(found)} known vulnerabilities; raise the versions", *found]
+            [
+                f"audit: {len(findings)} known vulnerabilities; raise the versions",
+                *findings,
+            ]
         )
     if len(skipped) == len(packages):
         return (
