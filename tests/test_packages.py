@@ -59,13 +59,9 @@ def needs(tool: str) -> pytest.MarkDecorator:
     )
 
 
-def containerfile() -> str:
-    return (PACKAGES / "Containerfile").read_text()
-
-
 def stages() -> dict[str, list[str]]:
     """The instructions of each stage of the Containerfile, by its name."""
-    text = containerfile().replace("\\\n", " ")
+    text = (PACKAGES / "Containerfile").read_text().replace("\\\n", " ")
     lines = [
         line.strip()
         for line in text.splitlines()
@@ -78,6 +74,12 @@ def stages() -> dict[str, list[str]]:
         elif found:
             own.append(line)
     return found
+
+
+def instruction(stage: str, word: str) -> str:
+    """The one instruction of a stage that begins with a word."""
+    [line] = [line for line in stages()[stage] if line.startswith(word)]
+    return line
 
 
 def compose() -> dict[str, Any]:
@@ -172,6 +174,15 @@ def chart_pods(name: str, **serve: Any) -> list[dict[str, Any]]:
     ]
 
 
+def chart_settings(**serve: Any) -> dict[str, str]:
+    """The files of settings that the chart gives to the service that routes."""
+    made = chart_resources("serve.yaml", **serve)
+    [settings] = [
+        resource["data"] for resource in made if resource["kind"] == "ConfigMap"
+    ]
+    return dict(settings)
+
+
 def chart_words() -> Iterator[list[str]]:
     for path in (PACKAGES / "chart" / "templates").glob("*.yaml"):
         for pod in chart_pods(path.name, extraArgs=["--workers", "2"]):
@@ -234,23 +245,19 @@ def test_an_image_runs_as_nobody_special_and_says_how_it_is(target: str) -> None
     assert any(line.startswith("HEALTHCHECK") for line in own)
     runtime = stages()["runtime"]
     assert "USER 10001:10001" in runtime and "VOLUME /data" in runtime
-    [build] = [line for line in stages()[f"{target}-build"] if line.startswith("RUN")]
+    build = instruction(f"{target}-build", "RUN")
     left_out = "pip uv" if target == "serve" else "pip"  # Flower needs uv
     assert build.count("-c requirements.lock") == 2 and build.endswith(
         f"pip uninstall --yes {left_out}"
     )
 
 
-def health_check(target: str) -> list[str]:
-    [check] = [line for line in stages()[target] if line.startswith("HEALTHCHECK")]
-    return list(json.loads(check.partition("CMD ")[2]))
-
-
 def test_a_client_is_healthy_if_and_only_if_there_is_a_supernode(
     tmp_path: Path,
 ) -> None:
     """The check itself, whose words name what it looks for, is none."""
-    shell, flag, code = health_check("client")
+    check = instruction("client", "HEALTHCHECK")
+    shell, flag, code = json.loads(check.partition("CMD ")[2])
     processes = {
         "1": ["ridgeway", "client", "join", "/data/holder"],
         "20": [shell, flag, code],
@@ -274,8 +281,7 @@ def test_a_client_is_healthy_if_and_only_if_there_is_a_supernode(
 
 def test_serve_needs_neither_flower_nor_torch() -> None:
     """What `serve` imports is what its image installs."""
-    [build] = [line for line in stages()["serve-build"] if line.startswith("RUN")]
-    assert '"$(echo /dist/*.whl)[serve]"' in build
+    assert '"$(echo /dist/*.whl)[serve]"' in instruction("serve-build", "RUN")
     assert not any(
         "torch" in line or "gpu" in line
         for lines in stages().values()
@@ -373,43 +379,22 @@ def test_serve_of_the_compose_file_sees_the_releases_and_not_the_signing_key() -
 
 def test_serve_of_the_chart_sees_the_releases_and_not_the_signing_key() -> None:
     """Of the coordinator's claim, which is mounted once, one folder."""
-    [pod] = [
-        resource["spec"]["template"]["spec"]
-        for resource in chart_resources("serve.yaml")
-        if resource["kind"] == "Deployment"
-    ]
+    [pod] = chart_pods("serve.yaml")
     [container] = pod["containers"]
     assert not pod.get("initContainers")
-    assert "usage" not in {
-        volume["name"] for volume in pod["volumes"] if "persistentVolumeClaim" in volume
-    }
     claims = {
         volume["name"] for volume in pod["volumes"] if "persistentVolumeClaim" in volume
     }
-    seen = [mount for mount in container["volumeMounts"] if mount["name"] in claims]
-    [mount] = [
-        Mount(
-            claim["name"],
-            claim["mountPath"],
-            claim["readOnly"],
-            claim.get("subPath", ""),
-        )
-        for claim in seen
-    ]
-    assert is_releases_alone(mount)
+    assert "usage" not in claims
+    [seen] = [mount for mount in container["volumeMounts"] if mount["name"] in claims]
+    names = ("name", "mountPath", "readOnly", "subPath")
+    assert is_releases_alone(Mount(*map(seen.get, names)))
     assert container["args"][:2] == ["serve", "/releases"]
     assert {kind for volume in pod["volumes"] for kind in volume if kind != "name"} == {
         *("persistentVolumeClaim", "secret", "configMap", "emptyDir")
     }
-    [operator] = [
-        resource
-        for resource in chart_resources("coordinator.yaml")
-        if resource["kind"] == "StatefulSet"
-    ]
-    assert (
-        operator["spec"]["template"]["spec"]["containers"][0]["args"][-1]
-        == "/data/coordinator"
-    )
+    operator, _ = chart_pods("coordinator.yaml")
+    assert operator["containers"][0]["args"][-1] == "/data/coordinator"
 
 
 def test_serve_as_a_unit_cannot_see_the_coordinators_folder() -> None:
@@ -572,21 +557,13 @@ api_key_env = "GENERALIST_KEY"
 
 def started_by_chart() -> StartedServe:
     """The secret of keys is not writable; what they spend goes elsewhere."""
-    made = chart_resources(
-        "serve.yaml",
-        experts=EXPERTS,
-        extraArgs=["--workers", "2"],
-        env=[GENERALIST_KEY],
-    )
-    [settings] = [
-        resource["data"] for resource in made if resource["kind"] == "ConfigMap"
-    ]
-    [container] = chart_pods(
-        "serve.yaml",
-        experts=EXPERTS,
-        extraArgs=["--workers", "2"],
-        env=[GENERALIST_KEY],
-    )[0]["containers"]
+    values: dict[str, Any] = {
+        "experts": EXPERTS,
+        "extraArgs": ["--workers", "2"],
+        "env": [GENERALIST_KEY],
+    }
+    settings = chart_settings(**values)
+    [container] = chart_pods("serve.yaml", **values)[0]["containers"]
     environment = {variable["name"]: variable["value"] for variable in container["env"]}
     texts = {f"/config/{name}": text for name, text in settings.items()}
     return StartedServe(
@@ -703,12 +680,7 @@ def test_the_examples_of_experts_and_settings_can_be_used(tmp_path: Path) -> Non
     """Those beside the compose file, and those of the chart's values."""
     read_experts(PACKAGES / "serve" / "experts.toml")
     read_settings(PACKAGES / "serve" / "serve.toml", ServeSettings)
-    [settings] = [
-        resource["data"]
-        for resource in chart_resources("serve.yaml")
-        if resource["kind"] == "ConfigMap"
-    ]
-    for name, text in settings.items():
+    for name, text in chart_settings().items():
         (tmp_path / name).write_text(text)
     read_experts(tmp_path / "experts.toml")
     assert read_settings(tmp_path / "serve.toml", ServeSettings).usage == Path(
@@ -724,11 +696,7 @@ def test_the_chart_makes_no_backup_or_page_that_was_not_asked_for() -> None:
         "PersistentVolumeClaim",
         "StatefulSet",
     ]
-    [pod] = [
-        resource["spec"]["template"]["spec"]
-        for resource in made
-        if resource["kind"] == "StatefulSet"
-    ]
+    pod = made[-1]["spec"]["template"]["spec"]
     assert [process["name"] for process in pod["containers"]] == ["coordinator"]
     [whole, backup] = chart_pods("coordinator.yaml")
     assert [process["name"] for process in whole["containers"]] == [
