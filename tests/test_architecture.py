@@ -37,45 +37,34 @@ ROOMS = {
     "common/http": "common/base",
     "common/experts": "common/base common/routing",
     "common/cli": (
-        "common/base common/encoding common/statistics common/routing "
-        "common/experts "
+        "common/base common/encoding common/statistics common/routing common/experts "
         "common/http"
     ),
     "common/serve": (
-        "common/base common/http common/routing common/experts "
-        "common/cli "
+        "common/base common/http common/routing common/experts common/cli "
         "common/serve/*"
     ),
     "common/serve/routing": "common/base common/http common/routing common/experts common/serve",
     "common/serve/gateway": (
-        "common/base common/http common/routing "
-        "common/experts "
-        "common/serve "
+        "common/base common/http common/routing common/experts common/serve "
         "common/serve/routing"
     ),
     "common": "",
     "client/sums": "common/base common/encoding common/privacy common/statistics",
     "client/round": "common/base common/encoding common/privacy common/statistics "
-    "common/routing "
-    "common/masking "
-    "common/protocol",
+    "common/routing common/masking common/protocol",
     "client/deploy": "common/base common/protocol common/deploy client/round",
     "client/page": "common/base common/protocol common/deploy common/http client client/round",
     "client/cluster": "common/base common/encoding common/statistics client/sums ridgeway",
     "client/cli": "common/* client/*",
     "client": "common/* client/sums client/round",
     "coordinator/solving": "common/base common/encoding common/privacy "
-    "common/statistics "
-    "common/routing "
-    "common/protocol",
-    "coordinator/round": "common/base common/encoding common/privacy "
-    "common/statistics "
-    "common/routing "
-    "common/masking common/protocol coordinator/solving",
+    "common/statistics common/routing common/protocol",
+    "coordinator/round": "common/base common/encoding common/privacy common/statistics "
+    "common/routing common/masking common/protocol coordinator/solving",
     "coordinator/deploy": "common/base common/protocol common/deploy coordinator/round",
     "coordinator/page": (
-        "common/base common/routing common/http common/cli "
-        "coordinator/round "
+        "common/base common/routing common/http common/cli coordinator/round "
         "coordinator/deploy"
     ),
     "coordinator/cli": "common/* coordinator/*",

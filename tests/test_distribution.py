@@ -21,7 +21,7 @@ from packaging.requirements import Requirement
 
 from ridgeway.__main__ import COMMANDS, MORE_EXTRAS, command
 from ridgeway.common.encoding.encoder_files import save_encoder
-from tests.support.commands import Workshop
+from tests.support.commands import Workshop, output_of
 from tests.support.corpora_on_disk import write_domains
 from tests.support.release_files import build, copy_sources
 from tests.support.tiny import tiny_encoder
@@ -146,15 +146,8 @@ def test_the_tests_of_an_sdist_run(built: tuple[Path, Path], tmp_path: Path) -> 
         ["setup.py", "--quiet", "build_ext", "--inplace"],
         ["-m", "pytest", "tests/vectors", "--quick"],
     ):
-        done = subprocess.run(
-            [sys.executable, *words],
-            cwd=folder,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-    assert " passed" in done.stdout
+        printed = output_of([sys.executable, *words], folder)
+    assert " passed" in printed
 
 
 def test_the_description_leads_to_the_repository(built: tuple[Path, Path]) -> None:
@@ -266,15 +259,7 @@ def whole(environment: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def said(python: Path, folder: Path, *words: str) -> str:
-    done = subprocess.run(
-        [str(python), "-P", *words],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    return output_of([python, "-P", *words], folder)
 
 
 def test_an_installed_wheel_routes_a_prompt_and_tells_its_version(

@@ -6,7 +6,6 @@ import importlib
 import io
 import re
 import runpy
-import subprocess
 import sys
 import tomllib
 import zipfile
@@ -22,6 +21,7 @@ from ridgeway import Router
 from ridgeway.common.base.errors import InputError, RidgewayError
 from ridgeway.common.deploy.processes import flower_environment, script
 from ridgeway.common.encoding.encoder_sources import find_encoder
+from tests.support.commands import output_of
 from tests.support.corpora_on_disk import ALPHABETS, sentences, write_domains
 from tests.support.flower_parts import (
     MESSAGE_TYPE,
@@ -226,15 +226,7 @@ def test_flower_builds_the_app(flower_app: Path, tmp_path: Path) -> None:
     """In the newest format, which checks the licence and the versions of Flower that it names."""
     environment = flower_environment(tmp_path / "home")
     command = [script("flwr"), "build", "--app", str(flower_app)]
-    done = subprocess.run(
-        command,
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    output_of(command, tmp_path, env=environment)
     [built] = tmp_path.glob("ridgeway.ridgeway-round.*.fab")
     with zipfile.ZipFile(built) as archive:
         held = set(archive.namelist())

@@ -169,8 +169,7 @@ def test_commands_use_one_thread_of_blas(shop: Workshop) -> None:
     )
     told = (
         "from threadpoolctl import threadpool_info; said = [each['num_threads'] for "
-        "each in "
-        "threadpool_info()]"
+        "each in threadpool_info()]"
     )
     said, _ = in_a_new_process(
         f"{unset}\n{ROUTED}\n{COMMAND}\n{told}", shop / "release", shop
@@ -247,9 +246,7 @@ def test_importing_the_front_door_does_no_work(shop: Workshop) -> None:
     """Not a folder is made, and the packages of the command line are left alone."""
     home = shop.folder / "untouched"
     folders = (
-        "import os; os.environ['RIDGEWAY_CACHE'] = "
-        "os.environ['RIDGEWAY_CONFIG'] "
-        "= "
+        "import os; os.environ['RIDGEWAY_CACHE'] = os.environ['RIDGEWAY_CONFIG'] = "
         f"{str(home)!r}"
     )
     code = f"{folders}\nimport ridgeway\nsaid = []"

@@ -201,6 +201,13 @@ def listing(*folders: Path) -> dict[str, str]:
     }
 
 
+def output_of(command: Sequence[str | Path], cwd: Path, **options: Any) -> str:
+    """What a program prints that ends well."""
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, **options)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return str(done.stdout)
+
+
 @cache
 def _application() -> Any:
     return command()

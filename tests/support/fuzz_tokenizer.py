@@ -132,8 +132,7 @@ def fuzz(folder: Path, seconds: float, seed: int) -> int:
                 return 1
     print(
         f"fuzzed: {tried:,} texts and as many tables, seed {seed}: no crash, "
-        "and all ids the "
-        "library's"
+        "and all ids the library's"
     )
     return 0
 

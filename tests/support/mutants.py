@@ -37,8 +37,7 @@ FOLDERS = {
     "client": "ready",
     "client/round": (
         "answers masked_answers policy totals spending epochs private_sums "
-        "session_store holder "
-        "roster"
+        "session_store holder roster"
     ),
     "common/privacy": "document_bound",
     "common/masking": "agreement member neighbourhood shares keystream",

@@ -78,15 +78,12 @@ def must_be_for_everybody(page: Page, width: int) -> None:
     )
     assert levels[0] == 1 and levels.count(1) == 1 and _no_level_is_left_out(levels)
     unlabelled = (
-        "all => all.filter(e => ![...e.labels].some(l => "
-        "l.textContent.trim())).map(e "
-        "=> "
-        "e.outerHTML)"
+        "all => all.filter(e => ![...e.labels].some(l => l.textContent.trim())).map(e "
+        "=> e.outerHTML)"
     )
     assert page.locator("input, select").evaluate_all(unlabelled) == []
     wordless = (
-        "all => all.filter(e => !(e.textContent.trim() || "
-        "e.ariaLabel)).map(e => "
+        "all => all.filter(e => !(e.textContent.trim() || e.ariaLabel)).map(e => "
         "e.outerHTML)"
     )
     assert page.locator("button, a, summary, h1, h2, h3").evaluate_all(wordless) == []
@@ -99,8 +96,7 @@ def must_be_for_everybody(page: Page, width: int) -> None:
     assert page.locator("th:not([scope]), table:not(:has(caption))").count() == 0
     small = (
         "all => all.filter(e => e.offsetParent && e.getBoundingClientRect().height < "
-        "39).map(e => "
-        "e.textContent)"
+        "39).map(e => e.textContent)"
     )
     assert (
         page.locator("button, label:has(input), summary, nav a, select").evaluate_all(

@@ -289,8 +289,7 @@ class Soak:
         """Streams that nobody takes."""
         body = json.dumps(chat("pours", "x", stream=True)).encode()
         head = (
-            b"POST /v1/chat/completions HTTP/1.1\r\nhost: "
-            b"127.0.0.1\r\ncontent-type: "
+            b"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: "
             b"application/json\r\n"
         )
         while not self.stopped.is_set():

@@ -61,8 +61,7 @@ def judged(report: str, complaints: str = "") -> tuple[int, str]:
             0,
             (
                 "audit: NOTHING WAS AUDITED; the package index of this machine knows of "
-                "no vulnerabilities at "
-                "all"
+                "no vulnerabilities at all"
             ),
         )
     rest = f"; not audited: {', '.join(skipped)}" if skipped else ""
