@@ -104,17 +104,17 @@ def measure(estimate: Integers, truth: Integers) -> Measures:
             f"an estimate of {estimate.size} tokens cannot be held against {truth.size}"
         )
     there = truth > 0
-    found = estimate > 0
+    believed = estimate > 0
     rare = there & (truth <= MAX_RARE_COUNT)
     return Measures(
         tokens=int(there.sum()),
         rare=int(rare.sum()),
-        found=int(found.sum()),
-        recovered=_share(found[there]),
-        rare_recovered=_share(found[rare]),
+        found=int(believed.sum()),
+        recovered=_share(believed[there]),
+        rare_recovered=_share(believed[rare]),
         exact=_share(estimate[there] == truth[there]),
-        precision=_share(there[found]),
-        chance=float(found.mean()),
+        precision=_share(there[believed]),
+        chance=float(believed.mean()),
     )
 
 
@@ -261,8 +261,8 @@ def _conjugate_gradients(features: _Floats, slope: _Floats, steps: int) -> _Floa
 
     shape = (slope.size, slope.size)
     squares = LinearOperator(shape, matvec=image, dtype=slope.dtype)
-    found, _ = cg(squares, slope, rtol=1e-12, maxiter=steps)
-    return np.asarray(found)
+    solution, _ = cg(squares, slope, rtol=1e-12, maxiter=steps)
+    return np.asarray(solution)
 
 
 def _moment(features: _Floats, weights: _Floats) -> _Floats:

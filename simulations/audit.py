@@ -100,8 +100,10 @@ def read_summed(
     limit = job.sampling.max_tokens
     tokens = accumulators(encoder.table, Sampling(window=1, max_tokens=limit))()
     sums = {
-        each: accumulators(encoder.table, each, encoder.words, encoder.sentences)()
-        for each in samplings
+        sampling: accumulators(
+            encoder.table, sampling, encoder.words, encoder.sentences
+        )()
+        for sampling in samplings
     }
     for batch in text_batches(summed_documents(job, watch or Watch())):
         plain = encoder.tokenizer.encode_many(batch)
@@ -120,8 +122,8 @@ def read_summed(
             f"out{limited}"
         )
     return counts, {
-        sampling: each.statistics(each.state(), job.threads)
-        for sampling, each in sums.items()
+        sampling: accumulator.statistics(accumulator.state(), job.threads)
+        for sampling, accumulator in sums.items()
     }
 
 
@@ -210,11 +212,11 @@ class Finding:
     seconds: float
 
     def to_json(self) -> dict[str, Any]:
-        found = {"found": int((self.counts > 0).sum())}
+        count = {"found": int((self.counts > 0).sum())}
         return {
             "view": self.view,
             **self.sampling.to_json(),
-            **(asdict(self.measures) if self.measures else found),
+            **(asdict(self.measures) if self.measures else count),
             "proven": self.proven,
             "seconds": round(self.seconds, 1),
         }
@@ -244,8 +246,8 @@ def attack_cohort(
     started = time.monotonic()
     window, parts = _windows(sampling)
     cross = _of_tokens(own.statistics, encoder).cross[:, 0] // parts
-    found = column(encoder.table, cross, window)
-    yield _measured(COLUMN, sampling, found, own.counts, started)
+    counts = column(encoder.table, cross, window)
+    yield _measured(COLUMN, sampling, counts, own.counts, started)
     if len(members) == 1:
         return
     total = _total(members)
@@ -272,7 +274,7 @@ def _seen_in_difference(members: Sequence[AuditedHolder], holder: int) -> Statis
     """What two weighted totals, one of them without the holder, show of it: their difference, its
     weighting undone.
     """
-    others = [member for place, member in enumerate(members) if place != holder]
+    others = [member for index, member in enumerate(members) if index != holder]
     both = _total(members, EQUAL_MASS)
     seen = single_domain(both.gram - _total(others, EQUAL_MASS).gram)
     return unweighted(seen) or seen
@@ -281,8 +283,8 @@ def _seen_in_difference(members: Sequence[AuditedHolder], holder: int) -> Statis
 def _total(members: Sequence[AuditedHolder], mass: int | None = None) -> Statistics:
     """The sum over holders, of raw sums or of those that each has weighted."""
     own = (member.statistics for member in members)
-    parts = (each.weighted(mass) if mass else each for each in own)
-    placed = (part.placed(place, len(members)) for place, part in enumerate(parts))
+    parts = (sums.weighted(mass) if mass else sums for sums in own)
+    placed = (part.placed(index, len(members)) for index, part in enumerate(parts))
     return reduce(add, placed)
 
 
@@ -338,8 +340,8 @@ def survives_weighting(statistics: Statistics) -> bool:
     """Whether the raw sums, and with them the corpus's size, follow from the equally weighted
     ones.
     """
-    found = unweighted(statistics.weighted(EQUAL_MASS))
-    return found is not None and found.equals(statistics)
+    raw = unweighted(statistics.weighted(EQUAL_MASS))
+    return raw is not None and raw.equals(statistics)
 
 
 def advice(finding: Finding) -> str:
@@ -471,8 +473,10 @@ def audit_halves(
         of_tokens = noisy.products[:width, :width]
         named["products"] = tokens_by_products(directions, of_tokens)
     findings = (
-        PrivateFinding(view, measure(each, own.counts), measure(each, control.counts))
-        for view, each in named.items()
+        PrivateFinding(
+            view, measure(estimate, own.counts), measure(estimate, control.counts)
+        )
+        for view, estimate in named.items()
     )
     scores = [membership_scores(half.rows, noisy) for half in (own, control)]
     return PrivateAudit(

@@ -116,7 +116,7 @@ def _mixed(files: Corpus) -> Corpus:
     asked = (QUESTIONS / f"{files.name}.txt").read_text(encoding="utf-8").splitlines()
     test = asked[::QUESTIONS_TEST_EVERY]
     kept = files.test[: FILE_PIECES // TEST_EVERY]
-    train = [each for each in asked if each not in test]
+    train = [question for question in asked if question not in test]
     return Corpus(files.name, (*files.train[:FILE_PIECES], *train), (*kept, *test))
 
 
@@ -129,7 +129,7 @@ def in_pieces(texts: Sequence[str], wanted: int) -> tuple[str, ...]:
     ]
     heapq.heapify(longest)
     while len(longest) < wanted and (
-        spaces := [each.start() for each in BETWEEN_WORDS.finditer(longest[0][2])]
+        spaces := [blank.start() for blank in BETWEEN_WORDS.finditer(longest[0][2])]
     ):
         _, place, text = heapq.heappop(longest)
         middle = min(spaces, key=lambda at: abs(2 * at - len(text)))
@@ -145,11 +145,10 @@ def read_corpora(data: Path | None, holders: int = 0) -> list[Corpus]:
     holders: the built-in texts are cut so that so many can have MIN_HOLDER_TEXTS each, some of
              which are held out.
     """
-
     if data is None:
-        found = with_questions()
-        wanted = MIN_HOLDER_TEXTS * -(-holders // len(found))
-        return [replace(each, train=in_pieces(each.train, wanted)) for each in found]
+        mixed = with_questions()
+        wanted = MIN_HOLDER_TEXTS * -(-holders // len(mixed))
+        return [replace(each, train=in_pieces(each.train, wanted)) for each in mixed]
     names = sorted(path.name.removesuffix(TRAIN) for path in data.glob(f"*{TRAIN}"))
     for name in names:
         check_domain_name(name)
@@ -177,13 +176,11 @@ def _texts(path: Path) -> tuple[str, ...]:
     return texts
 
 
-def harvest(
-    folders: TextFolders, limit: int = MAX_DOMAIN_CHARACTERS
-) -> tuple[Corpus, ...]:
-    """Every domain that has enough text in these folders, in the order of DOMAINS; of each so many
-    characters at most.
+def harvest(folders: TextFolders) -> tuple[Corpus, ...]:
+    """Every domain that has enough text in these folders, in the order of _DOMAINS, and no more of
+    it than a domain may have.
     """
-    enough = with_enough_text(folders, limit)
+    enough = with_enough_text(folders, MAX_DOMAIN_CHARACTERS)
     if len(enough) < MIN_DOMAINS:
         names = ", ".join(each.name for each in enough) or "none"
         raise CorpusError(
@@ -204,9 +201,9 @@ def with_enough_text(folders: TextFolders, limit: int) -> tuple[Corpus, ...]:
 
 def write(corpora: Iterable[Corpus], folder: Path) -> None:
     """DOMAIN.train.jsonl and DOMAIN.test.jsonl for each, a record {"text": ...} per line."""
-    for each in corpora:
-        write_texts(folder / f"{each.name}{TRAIN}", each.train)
-        write_texts(folder / f"{each.name}{TEST}", each.test)
+    for domain in corpora:
+        write_texts(folder / f"{domain.name}{TRAIN}", domain.train)
+        write_texts(folder / f"{domain.name}{TEST}", domain.test)
 
 
 def write_texts(path: Path, texts: Iterable[str]) -> None:
@@ -231,8 +228,8 @@ def corpus(
     trained on.
     """
     train, test = split(capped(unread(documents), limit))
-    kept = dict.fromkeys(piece for each in test for piece in pieces(each.text))
-    rest = dict.fromkeys(piece for each in train for piece in pieces(each.text))
+    kept = dict.fromkeys(piece for document in test for piece in pieces(document.text))
+    rest = dict.fromkeys(piece for document in train for piece in pieces(document.text))
     return Corpus(
         name, tuple(piece for piece in rest if piece not in kept), tuple(kept)
     )
@@ -284,8 +281,8 @@ def split(documents: Iterable[Document]) -> tuple[list[Document], list[Document]
         for start in range(0, len(ranked) - TEST_EVERY + 1, TEST_EVERY)
     )
     test = {min(group, key=lambda each: each.digest).key for group in groups}
-    return [each for each in given if each.key not in test], [
-        each for each in given if each.key in test
+    return [document for document in given if document.key not in test], [
+        document for document in given if document.key in test
     ]
 
 

@@ -47,7 +47,7 @@ def choose_dropouts(
     order = sorted(names)
     random.Random("ridgeway falls").shuffle(order)
     chosen = order[: round(rate * len(order))]
-    return {name: 1 + place % len(stages) for place, name in enumerate(chosen)}
+    return {name: 1 + index % len(stages) for index, name in enumerate(chosen)}
 
 
 def write_dropouts(folder: Path, dropouts: Mapping[str, int]) -> None:

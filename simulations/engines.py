@@ -52,10 +52,11 @@ def run_in_memory(
 ) -> None:
     """One round in this process; messages go through Flower's own serialisation.
 
-    dropouts: holders that drop out, and after how many answers. app: in place of the holders' own.
-              Many holders are
-    shared out over as many further processes as there are cores; what comes of the round is the
-    same.
+    Many holders are shared out over as many further processes as there are cores; what comes of
+    the round is the same.
+
+    dropouts: holders that drop out, and after how many answers.
+    app:      in place of the holders' own.
     """
     from ridgeway.coordinator.server_app import GridTransport
     from ridgeway.simulations.local_grid import process_grid
@@ -63,15 +64,10 @@ def run_in_memory(
     # an app that was made here reaches another process by a fork alone
     shared = app is None or may_fork()
     processes = cores() if shared and len(simulated.nodes) >= MANY_HOLDERS else 1
-    with process_grid(
-        partial(dropout_app, dropouts, app), _numbered(simulated), processes
-    ) as grid:
+    make_app = partial(dropout_app, dropouts, app)
+    nodes = dict(enumerate(simulated.nodes.values(), start=1))
+    with process_grid(make_app, nodes, processes) as grid:
         run_round(simulated.federation, GridTransport(grid, least_pause_s=0.0), watch)
-
-
-def _numbered(simulated: SimulatedFederation) -> dict[int, Path]:
-    """The folders of the holders that are there, as peers are numbered."""
-    return dict(enumerate(simulated.nodes.values(), start=1))
 
 
 def run_on_flower(
@@ -87,21 +83,16 @@ def run_on_flower(
     write_app(app, client=APP, also=[SERVER_FILE, *APP_FILES])
     with _local_superlink(simulated) as environment:
         resources = f"num-supernodes={len(simulated.nodes)} client-resources-num-cpus=1"
-        words = [
-            "run",
-            str(app),
-            "local",
-            "--federation-config",
-            resources,
-            "--format",
-            "json",
-        ]
+        words = ["run", str(app), "local", "--federation-config", resources]
         log = simulated.folder / "flower.log"
         answer = simulated.folder / "run.json"
         # files: a SuperLink that stays would hold a pipe open
         with log.open("wb") as err, answer.open("wb") as out:
             subprocess.run(
-                [script("flwr"), *words], env=environment, stdout=out, stderr=err
+                [script("flwr"), *words, "--format", "json"],
+                env=environment,
+                stdout=out,
+                stderr=err,
             )
         try:
             text = answer.read_text(encoding="utf-8")
@@ -122,7 +113,7 @@ def run_on_flower(
 
 
 def _has_ended(environment: dict[str, str]) -> bool:
-    words = ["list", "local", "--limit", "1", "--format", "json"]
+    words = "list local --limit 1 --format json".split()
     listed = subprocess.run(
         [script("flwr"), *words], env=environment, capture_output=True, text=True
     )

@@ -105,7 +105,7 @@ class LocalGrid(Grid):
         objects: dict[str, Any] = dict(self._arrays)
         arrived = put_together(parts, objects)
         self._arrays = {
-            number: each for number, each in objects.items() if isinstance(each, Array)
+            number: part for number, part in objects.items() if isinstance(part, Array)
         }
         [reply] = taken_apart([self._app(arrived, self._contexts[node])])
         return reply
@@ -163,9 +163,9 @@ class ProcessGrid(LocalGrid):
     def _ask_next(self) -> None:
         number = self._queue.popleft()
         node, parts = self._waiting[number]
-        place = node % len(self._threads)
-        connection = self._connections[place]
-        self._answers[number] = self._threads[place].submit(
+        worker = node % len(self._threads)
+        connection = self._connections[worker]
+        self._answers[number] = self._threads[worker].submit(
             _asked, connection, node, parts
         )
 

@@ -38,8 +38,8 @@ caches: list[Any] = []
 
 def forget_shared_work() -> None:
     """Empty the caches, so that the next holder computes everything itself."""
-    for each in caches:
-        each.cache_clear()
+    for cached in caches:
+        cached.cache_clear()
 
 
 @cache

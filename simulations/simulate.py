@@ -21,7 +21,7 @@ from ridgeway.common.base.settings import DEFAULT
 from ridgeway.common.routing.evaluation import Evaluation, evaluate
 from ridgeway.common.routing.release import load_release, refuse_foreign
 from ridgeway.common.routing.router import router_of
-from ridgeway.coordinator.round.federation import PrivacySettings
+from ridgeway.coordinator.round.federation import Abstention
 from ridgeway.coordinator.round.progress import Event, Watch
 from ridgeway.simulations import engines
 from ridgeway.simulations.corpora import EVERYDAY, VISITORS_PROMPTS, read_corpora
@@ -76,14 +76,10 @@ class Simulated:
     manifest: Mapping[str, Any]
 
     def to_json(self) -> dict[str, Any]:
+        named = "release", "holders", "absent", "fallen", "mode", "engine"
         return {
             **self.evaluation.to_json(),
-            "release": self.release,
-            "holders": self.holders,
-            "absent": list(self.absent),
-            "fallen": list(self.fallen),
-            "mode": self.mode,
-            "engine": self.engine,
+            **{name: getattr(self, name) for name in named},
             "timings": {
                 name: round(seconds, 3) for name, seconds in self.timings.items()
             },
@@ -104,8 +100,8 @@ def simulate(
     encoder: str = DEFAULT.encoder,
     mode: Mode = "masked",
     app: ClientApp | None = None,
-    privacy: PrivacySettings | None = None,
     prior: Path | None = None,
+    **settings: Any,
 ) -> Simulated:
     """Run one round of a federation that is made in the folder `work`; the release is copied to
     `out`.
@@ -113,6 +109,7 @@ def simulate(
     drop: holders that are not there at all. drop_rate: the part of the others that fall away in the
           middle.
     app:  in place of the holders' own, on the memory engine.
+    settings: others of coordinator.toml.
     """
     if engine not in ("memory", "flower"):
         raise InputError(f"there is no engine {engine!r}; there are memory and flower")
@@ -121,20 +118,20 @@ def simulate(
     if out is not None:
         refuse_foreign(out)
     clock = _Clock()
-    found = read_corpora(data, holders or 0)
+    corpora = read_corpora(data, holders or 0)
     clock.note("corpora")
     with without_syncing():
         simulated = create_simulated_federation(
             work,
-            found,
+            corpora,
             holders=holders,
             drop=drop,
             encoder=encoder,
             mode=mode,
-            privacy=privacy,
             prior=prior,
-            outside=() if data else (EVERYDAY,),
+            abstention=Abstention(outside=() if data else (EVERYDAY,)),
             examples=() if data else VISITORS_PROMPTS,
+            **settings,
         )
         stages = STAGES if simulated.federation.terms.uses_masks else UNMASKED_STAGES
         dropouts = choose_dropouts(list(simulated.nodes), drop_rate, stages=stages)

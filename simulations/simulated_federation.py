@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ridgeway.client.deploy.holder_folder import agreed_policy, create_holder
 from ridgeway.client.ready import SMALLEST_CORPUS, open_epoch
@@ -18,7 +19,7 @@ from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.files import without_syncing, write_whole
 from ridgeway.common.base.operating_system import cores, process_context
 from ridgeway.common.base.schema import Mode
-from ridgeway.common.base.settings import DEFAULT, Weighting
+from ridgeway.common.base.settings import DEFAULT
 from ridgeway.common.encoding.encoder_sources import find_encoder
 from ridgeway.common.masking.agreement import SMALLEST_COHORT
 from ridgeway.common.privacy.public_prior import (
@@ -31,9 +32,7 @@ from ridgeway.common.protocol.cohort import Terms
 from ridgeway.common.protocol.invitation import Card, RosterMember, read_signed_json
 from ridgeway.coordinator.deploy.coordinator_folder import create_federation
 from ridgeway.coordinator.round.federation import (
-    Abstention,
     Federation,
-    PrivacySettings,
     RoundSettings,
     usual_settings,
 )
@@ -73,25 +72,22 @@ class SimulatedFederation:
 
 def create_simulated_federation(
     folder: Path,
-    found: Sequence[corpora.Corpus],
+    domains: Sequence[corpora.Corpus],
     *,
     holders: int | None = None,
     drop: Sequence[str] = (),
     encoder: str = DEFAULT.encoder,
     mode: Mode = "masked",
-    weighting: Weighting = DEFAULT.weighting,
-    privacy: PrivacySettings | None = None,
     prior: Path | None = None,
-    outside: Sequence[str] = (),
-    examples: Sequence[str] = (),
+    **settings: Any,
 ) -> SimulatedFederation:
     """Deal the corpora out and make every folder. Holders in `drop` are admitted but are not there.
 
-    prior: the file of a public prior, if it is not to be that of built-in text.
-    outside: domains that no expert is for. examples: prompts for the release's page.
+    prior:    the file of a public prior, if it is not to be that of built-in text.
+    settings: others of coordinator.toml.
     """
     share_work()
-    dealt = deal(found, len(found) if holders is None else holders)
+    dealt = deal(domains, len(domains) if holders is None else holders)
     fewest = min(dealt, key=lambda name: len(dealt[name][1]))
     if len(dealt[fewest][1]) < SMALLEST_CORPUS:
         raise InputError(
@@ -103,32 +99,22 @@ def create_simulated_federation(
         raise InputError(
             f"there is no holder {unknown[0]!r} to drop; there are {', '.join(dealt)}"
         )
-    under_masks = mode == "masked" or (
-        mode == "private" and privacy is not None and privacy.sums == "full"
+    shared = find_encoder(encoder)
+    rounds = RoundSettings(wait=0.0)
+    chosen = usual_settings(
+        shared, encoder=encoder, mode=mode, round=rounds, **settings
     )
-    if under_masks and len(dealt) < SMALLEST_COHORT:
+    if chosen.uses_masks and len(dealt) < SMALLEST_COHORT:
         raise InputError(
             f"a round under masks needs {SMALLEST_COHORT} holders, and there are"
             f" {len(dealt)}; ask for more with --holders, or for one in the clear with"
             " --clear"
         )
-    shared = find_encoder(encoder)
     given = read_prior(prior) if prior else None
     if mode == "private":
         check_private_encoder(shared)
-    settings = usual_settings(
-        shared,
-        encoder=encoder,
-        mode=mode,
-        weighting=weighting,
-        round=RoundSettings(wait=0.0),
-        privacy=privacy or PrivacySettings(),
-        abstention=Abstention(outside=tuple(outside)),
-        examples=tuple(examples),
-    )
-    federation = Federation(
-        create_federation(folder / "coordinator", settings).folder, encoder=shared
-    )
+    created = create_federation(folder / "coordinator", chosen)
+    federation = Federation(created.folder, encoder=shared)
     if given is not None:
         write_prior(given, federation.folder / PRIOR)
     homes = {}
@@ -139,15 +125,16 @@ def create_simulated_federation(
         card = read_signed_json(homes[name] / CARD, Card)
         federation.ledger.admit(name, card)
         roster.append(RosterMember(name=name, domain=domain, key=card.key))
-    write_roster(next(iter(homes.values())), roster)
+    first = next(iter(homes.values()))
+    write_roster(first, roster)
     # the same for all: each has itself in it, too
-    pinned = (next(iter(homes.values())) / ROSTER).read_bytes()
+    pinned = (first / ROSTER).read_bytes()
     for name, home in homes.items():
         write_whole(home / ROSTER, pinned, private=True)
         if name in drop:
             home.rename(folder / f"away-{name}")
     nodes = {name: home for name, home in homes.items() if name not in drop}
-    tests = {each.name: each.test for each in found}
+    tests = {corpus.name: corpus.test for corpus in domains}
     return SimulatedFederation(
         folder,
         federation,
@@ -158,30 +145,34 @@ def create_simulated_federation(
 
 
 def deal(
-    found: Sequence[corpora.Corpus], holders: int
+    domains: Sequence[corpora.Corpus], holders: int
 ) -> dict[str, tuple[str, tuple[str, ...]]]:
     """Each holder's domain and texts: domains take turns, and the texts of one are dealt out to its
     holders in turn.
     """
-    if holders < len(found):
+    if holders < len(domains):
         raise InputError(
-            f"{len(found)} domains need at least as many holders, not {holders}"
+            f"{len(domains)} domains need at least as many holders, not {holders}"
         )
     dealt = {}
-    for place, each in enumerate(found):
-        own = (holders - place + len(found) - 1) // len(found)
-        if own > len(each.train):
+    for index, corpus in enumerate(domains):
+        own = (holders - index + len(domains) - 1) // len(domains)
+        if own > len(corpus.train):
             raise InputError(
-                f"{each.name!r} has {len(each.train)} documents, too few for {own}"
+                f"{corpus.name!r} has {len(corpus.train)} documents, too few for {own}"
                 " holders"
             )
         for turn in range(own):
-            name = each.name if own == 1 else f"{each.name}-{turn + 1:0{len(str(own))}}"
+            name = (
+                corpus.name
+                if own == 1
+                else f"{corpus.name}-{turn + 1:0{len(str(own))}}"
+            )
             if name in dealt:
                 raise InputError(
                     f"two holders would be called {name!r}; rename one of the domains"
                 )
-            dealt[name] = (each.name, each.train[turn::own])
+            dealt[name] = (corpus.name, corpus.train[turn::own])
     return dict(sorted(dealt.items()))
 
 
@@ -225,13 +216,12 @@ def _holder(
     corpora.write_texts(corpus, texts)
     settings = federation.settings
     terms = federation.terms
-    allowed = {
-        "max_round_epsilon": settings.privacy.epsilon,
-        "max_epsilon": settings.privacy.epsilon,
-    }
-    fewest = SMALLEST_COHORT if terms.uses_masks else 2
     policy = agreed_policy(
-        terms, federation.identity.public, min_cohort=fewest, **allowed
+        terms,
+        federation.identity.public,
+        min_cohort=SMALLEST_COHORT if terms.uses_masks else 2,
+        max_round_epsilon=settings.privacy.epsilon,
+        max_epsilon=settings.privacy.epsilon,
     )
     home = folder / "holders" / name
     papers = {PRIOR: prior_bytes(federation.prior)} if terms.privacy else {}

@@ -25,6 +25,7 @@ from ridgeway.common.base.files import without_syncing
 from ridgeway.common.encoding import sentence_source
 from ridgeway.common.encoding.sentence_encoder import UseEncoder
 from ridgeway.common.encoding.table_encoder import TableEncoder
+from tests.support.commands import Workshop, workshop
 from tests.support.masked_session import small_neighbourhoods
 from tests.support.tiny import tiny_encoder
 
@@ -177,8 +178,8 @@ def _few_cases(items: list[pytest.Item]) -> Iterator[pytest.Item]:
         tests[item.nodeid.partition("[")[0]].append(item)
     for cases in tests.values():
         yield from (
-            cases[(len(cases) - 1) * place // (QUICK_CASES - 1)]
-            for place in range(QUICK_CASES)
+            cases[(len(cases) - 1) * index // (QUICK_CASES - 1)]
+            for index in range(QUICK_CASES)
         )
 
 
@@ -200,8 +201,8 @@ def _homes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Iterator[Path]]
     share, then one for each test. They lie in one folder, since pytest looks through all that it
     has made before it makes another.
     """
-    place = tmp_path_factory.mktemp("homes")
-    homes = (place / str(number) for number in count())
+    folder = tmp_path_factory.mktemp("homes")
+    homes = (folder / str(number) for number in count())
     with (
         pytest.MonkeyPatch.context() as patch,
         without_syncing(),
@@ -317,6 +318,12 @@ def smollm2(smollm2_cache: Path) -> TableEncoder:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RIDGEWAY_CACHE", str(smollm2_cache))
         return find_encoder("smollm2")
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
+    """All that commands need, made once for a module."""
+    return workshop(tmp_path_factory.mktemp("workshop"))
 
 
 @pytest.fixture(scope="session")

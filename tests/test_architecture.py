@@ -37,45 +37,34 @@ ROOMS = {
     "common/http": "common/base",
     "common/experts": "common/base common/routing",
     "common/cli": (
-        "common/base common/encoding common/statistics common/routing "
-        "common/experts "
+        "common/base common/encoding common/statistics common/routing common/experts "
         "common/http"
     ),
     "common/serve": (
-        "common/base common/http common/routing common/experts "
-        "common/cli "
+        "common/base common/http common/routing common/experts common/cli "
         "common/serve/*"
     ),
     "common/serve/routing": "common/base common/http common/routing common/experts common/serve",
     "common/serve/gateway": (
-        "common/base common/http common/routing "
-        "common/experts "
-        "common/serve "
+        "common/base common/http common/routing common/experts common/serve "
         "common/serve/routing"
     ),
     "common": "",
     "client/sums": "common/base common/encoding common/privacy common/statistics",
     "client/round": "common/base common/encoding common/privacy common/statistics "
-    "common/routing "
-    "common/masking "
-    "common/protocol",
+    "common/routing common/masking common/protocol",
     "client/deploy": "common/base common/protocol common/deploy client/round",
     "client/page": "common/base common/protocol common/deploy common/http client client/round",
     "client/cluster": "common/base common/encoding common/statistics client/sums ridgeway",
     "client/cli": "common/* client/*",
     "client": "common/* client/sums client/round",
     "coordinator/solving": "common/base common/encoding common/privacy "
-    "common/statistics "
-    "common/routing "
-    "common/protocol",
-    "coordinator/round": "common/base common/encoding common/privacy "
-    "common/statistics "
-    "common/routing "
-    "common/masking common/protocol coordinator/solving",
+    "common/statistics common/routing common/protocol",
+    "coordinator/round": "common/base common/encoding common/privacy common/statistics "
+    "common/routing common/masking common/protocol coordinator/solving",
     "coordinator/deploy": "common/base common/protocol common/deploy coordinator/round",
     "coordinator/page": (
-        "common/base common/routing common/http common/cli "
-        "coordinator/round "
+        "common/base common/routing common/http common/cli coordinator/round "
         "coordinator/deploy"
     ),
     "coordinator/cli": "common/* coordinator/*",
@@ -188,7 +177,7 @@ def _collect(
     into.
     """
     if isinstance(node, ast.stmt) and not any(
-        node.lineno <= each <= (node.end_lineno or 0) for each in lines
+        node.lineno <= line <= (node.end_lineno or 0) for line in lines
     ):
         return
     found.extend(Import(module, deferred) for module in _modules(node, file))
@@ -252,9 +241,9 @@ def violations(source: str, file: str) -> list[str]:
     found = imports(source, file)
     return sorted(
         {
-            f"{file} imports {each.module}: {reason}"
-            for each in found
-            for reason in _reasons(each, file)
+            f"{file} imports {module.module}: {reason}"
+            for module in found
+            for reason in _reasons(module, file)
         }
     )
 
@@ -310,8 +299,8 @@ def _may_enter(room: str, place: str) -> bool:
     if place in PACKAGES:
         return any(each.startswith(f"{place}/") for each in (*allowed, f"{room}/"))
     return other in (room, *allowed) or any(
-        each.endswith("/*") and f"{other}/".startswith(each.removesuffix("*"))
-        for each in allowed
+        known.endswith("/*") and f"{other}/".startswith(known.removesuffix("*"))
+        for known in allowed
     )
 
 
@@ -343,14 +332,16 @@ def test_nothing_imports_in_circles() -> None:
     }
     graph = {
         place: {
-            each.place
-            for each in imports(read(file), file)
-            if each.place in modules and each.place != place
+            name.place
+            for name in imports(read(file), file)
+            if name.place in modules and name.place != place
         }
         for place, file in modules.items()
     }
     for place in graph:  # a package is no more than a way to what lies in it
-        graph[place] -= {each for each in graph[place] if place.startswith(f"{each}/")}
+        graph[place] -= {
+            above for above in graph[place] if place.startswith(f"{above}/")
+        }
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as error:

@@ -21,7 +21,8 @@ from packaging.requirements import Requirement
 
 from ridgeway.__main__ import COMMANDS, MORE_EXTRAS, command
 from ridgeway.common.encoding.encoder_files import save_encoder
-from tests.support.commands import Workshop, workshop
+from tests.support.commands import Workshop, output_of
+from tests.support.corpora_on_disk import write_domains
 from tests.support.release_files import build, copy_sources
 from tests.support.tiny import tiny_encoder
 
@@ -64,7 +65,7 @@ def environment(
 
 ADAPTERS = tuple(f"adapters/{name}.py" for name in ("__init__", "langchain", "litellm"))
 FRONT = ("__init__.py", "__main__.py", "_native.pyi", "py.typed", *ADAPTERS)
-PACKAGED = ("client", "common", "coordinator", "simulations")
+PACKAGED = "client common coordinator simulations".split()
 FROM_A_CHECKOUT = {("simulations", "bench"), ("simulations", "experiments")}
 
 
@@ -145,15 +146,8 @@ def test_the_tests_of_an_sdist_run(built: tuple[Path, Path], tmp_path: Path) -> 
         ["setup.py", "--quiet", "build_ext", "--inplace"],
         ["-m", "pytest", "tests/vectors", "--quick"],
     ):
-        done = subprocess.run(
-            [sys.executable, *words],
-            cwd=folder,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-    assert " passed" in done.stdout
+        printed = output_of([sys.executable, *words], folder)
+    assert " passed" in printed
 
 
 def test_the_description_leads_to_the_repository(built: tuple[Path, Path]) -> None:
@@ -212,11 +206,6 @@ def _code(folder: Path) -> list[Path]:
     ]
 
 
-@pytest.fixture(scope="module")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
-    return workshop(tmp_path_factory.mktemp("workshop"))
-
-
 def required(
     of: Distribution,
     extras: frozenset[str],
@@ -248,12 +237,12 @@ def installed(environment: Path, folder: Path, *extras: str) -> Path:
     [about] = site_packages(environment).glob("ridgeway-*.dist-info")
     found: dict[tuple[str, frozenset[str]], Distribution] = {}
     required(Distribution.at(about), frozenset(extras), found)
-    for each in found.values():
-        names = {file.parts[0] for file in each.files or () if file.suffix != ".pth"}
+    for package in found.values():
+        names = {file.parts[0] for file in package.files or () if file.suffix != ".pth"}
         for name in names - {"..", "__pycache__"}:
             link = site_packages(folder) / name
             if not link.exists():
-                link.symlink_to(Path(str(each.locate_file(name))))
+                link.symlink_to(Path(str(package.locate_file(name))))
     return folder / "bin/python"
 
 
@@ -270,15 +259,7 @@ def whole(environment: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def said(python: Path, folder: Path, *words: str) -> str:
-    done = subprocess.run(
-        [str(python), "-P", *words],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    return output_of([python, "-P", *words], folder)
 
 
 def test_an_installed_wheel_routes_a_prompt_and_tells_its_version(
@@ -385,22 +366,8 @@ def test_every_module_of_an_installed_wheel_can_be_imported(
 def test_an_installed_wheel_simulates_a_federation(whole: Path, tmp_path: Path) -> None:
     """`ridgeway simulate`, over a folder of corpora, to a release."""
     save_encoder(tiny_encoder(), tmp_path / "encoder")
-    for domain, letter in (("law", "a"), ("code", "b"), ("medicine", "c")):
-        for part in ("train", "test"):
-            lines = [
-                json.dumps({"text": f"{letter * 20} {number}."}) for number in range(30)
-            ]
-            (tmp_path / f"{domain}.{part}.jsonl").write_text("\n".join(lines) + "\n")
-    words = (
-        "simulate",
-        "--data",
-        ".",
-        "--encoder",
-        "dir:encoder",
-        "--out",
-        "release",
-        "--json",
-    )
+    write_domains(tmp_path, 30, 30)
+    words = "simulate --data . --encoder dir:encoder --out release --json".split()
     told = json.loads(said(whole, tmp_path, "-m", "ridgeway", *words))
     assert told["holders"] == 3
     assert (tmp_path / "release").is_dir()

@@ -9,7 +9,6 @@ import os
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +17,7 @@ import pytest
 from playwright.sync_api import Browser
 
 from tests.support.browser import chromium, violations
-from tests.support.commands import Workshop, check_words, workshop
+from tests.support.commands import Workshop, check_words, output_of, workshop
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -139,12 +138,8 @@ def folder(tmp_path: Path) -> Workshop:
     shutil.copytree(shop / "tests", shop / "held-out")
     for domain in ("code", "medicine"):
         (shop / f"{domain}.stats").unlink(missing_ok=True)
-        assert (
-            shop.prepare(
-                f"{domain}.jsonl", "--domain", domain, "--out", f"{domain}.stats"
-            ).code
-            == 0
-        )
+        out = ("--domain", domain, "--out", f"{domain}.stats")
+        assert shop.prepare(f"{domain}.jsonl", *out).good
     shutil.copytree(shop / "tests", shop / "contracts")
     with gzip.open(shop / "rulings.jsonl.gz", "wb") as file:
         file.write((shop / "law.jsonl").read_bytes())
@@ -180,12 +175,8 @@ def test_documented_commands_run_as_written(folder: Workshop, page: str) -> None
     for code in re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
         if "openai" not in code:
             environment = folder.environment(PYTHONPATH=str(ROOT))
-            subprocess.run(
-                [sys.executable, "-c", code],
-                cwd=folder.folder,
-                env=environment,
-                check=True,
-            )
+            command = [sys.executable, "-c", code]
+            output_of(command, folder.folder, env=environment)
 
 
 # The site
@@ -194,21 +185,9 @@ def test_documented_commands_run_as_written(folder: Workshop, page: str) -> None
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site")
-    words = [
-        sys.executable,
-        "-m",
-        "mkdocs",
-        "build",
-        "--strict",
-        "--quiet",
-        "--site-dir",
-        str(folder),
-    ]
+    words = "-m mkdocs build --strict --quiet --site-dir".split()
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
-    done = subprocess.run(
-        words, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    output_of([sys.executable, *words, folder], ROOT, env=environment)
     return folder
 
 

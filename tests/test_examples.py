@@ -6,7 +6,6 @@ import importlib
 import io
 import re
 import runpy
-import subprocess
 import sys
 import tomllib
 import zipfile
@@ -22,7 +21,8 @@ from ridgeway import Router
 from ridgeway.common.base.errors import InputError, RidgewayError
 from ridgeway.common.deploy.processes import flower_environment, script
 from ridgeway.common.encoding.encoder_sources import find_encoder
-from tests.support.corpora_on_disk import ALPHABETS, sentences, write_jsonl
+from tests.support.commands import output_of
+from tests.support.corpora_on_disk import ALPHABETS, sentences, write_domains
 from tests.support.flower_parts import (
     MESSAGE_TYPE,
     FlowerMessage,
@@ -48,9 +48,7 @@ def run(name: str, *words: str | Path) -> list[str]:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Corpora of three domains, and the encoder that own_encoder.py makes of public text."""
     place = tmp_path_factory.mktemp("examples")
-    for domain in ALPHABETS:
-        write_jsonl(place / "data" / f"{domain}.train.jsonl", sentences(domain, 60))
-        write_jsonl(place / "data" / f"{domain}.test.jsonl", sentences(domain, 70)[60:])
+    write_domains(place / "data", 60, 10)
     (place / "public.txt").write_text(
         "\n".join(text for domain in ALPHABETS for text in sentences(domain, 20))
     )
@@ -228,15 +226,7 @@ def test_flower_builds_the_app(flower_app: Path, tmp_path: Path) -> None:
     """In the newest format, which checks the licence and the versions of Flower that it names."""
     environment = flower_environment(tmp_path / "home")
     command = [script("flwr"), "build", "--app", str(flower_app)]
-    done = subprocess.run(
-        command,
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    output_of(command, tmp_path, env=environment)
     [built] = tmp_path.glob("ridgeway.ridgeway-round.*.fab")
     with zipfile.ZipFile(built) as archive:
         held = set(archive.namelist())

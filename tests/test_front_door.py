@@ -17,7 +17,7 @@ import pytest
 
 import ridgeway
 from ridgeway.__main__ import command, main
-from tests.support.commands import Workshop, workshop
+from tests.support.commands import Workshop
 
 HEAVY = (
     "torch",
@@ -70,11 +70,6 @@ create_app(service, gateway=Gateway(service, ExpertsFile(experts)))
 service.threads.close()
 said = []
 """
-
-
-@pytest.fixture(scope="module")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
-    return workshop(tmp_path_factory.mktemp("workshop"))
 
 
 def in_a_new_process(
@@ -175,8 +170,7 @@ def test_commands_use_one_thread_of_blas(shop: Workshop) -> None:
     )
     told = (
         "from threadpoolctl import threadpool_info; said = [each['num_threads'] for "
-        "each in "
-        "threadpool_info()]"
+        "each in threadpool_info()]"
     )
     said, _ = in_a_new_process(
         f"{unset}\n{ROUTED}\n{COMMAND}\n{told}", shop / "release", shop
@@ -253,9 +247,7 @@ def test_importing_the_front_door_does_no_work(shop: Workshop) -> None:
     """Not a folder is made, and the packages of the command line are left alone."""
     home = shop.folder / "untouched"
     folders = (
-        "import os; os.environ['RIDGEWAY_CACHE'] = "
-        "os.environ['RIDGEWAY_CONFIG'] "
-        "= "
+        "import os; os.environ['RIDGEWAY_CACHE'] = os.environ['RIDGEWAY_CONFIG'] = "
         f"{str(home)!r}"
     )
     code = f"{folders}\nimport ridgeway\nsaid = []"

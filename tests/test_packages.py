@@ -59,13 +59,9 @@ def needs(tool: str) -> pytest.MarkDecorator:
     )
 
 
-def containerfile() -> str:
-    return (PACKAGES / "Containerfile").read_text()
-
-
 def stages() -> dict[str, list[str]]:
     """The instructions of each stage of the Containerfile, by its name."""
-    text = containerfile().replace("\\\n", " ")
+    text = (PACKAGES / "Containerfile").read_text().replace("\\\n", " ")
     lines = [
         line.strip()
         for line in text.splitlines()
@@ -78,6 +74,12 @@ def stages() -> dict[str, list[str]]:
         elif found:
             own.append(line)
     return found
+
+
+def instruction(stage: str, word: str) -> str:
+    """The one instruction of a stage that begins with a word."""
+    [line] = [line for line in stages()[stage] if line.startswith(word)]
+    return line
 
 
 def compose() -> dict[str, Any]:
@@ -162,11 +164,23 @@ def unit(path: Path) -> ConfigParser:
 
 
 def chart_pods(name: str, **serve: Any) -> list[dict[str, Any]]:
-    found = [each.get("spec", {}) for each in chart_resources(name, **serve)]
+    found = [resource.get("spec", {}) for resource in chart_resources(name, **serve)]
     found = [
-        each["jobTemplate"]["spec"] if "jobTemplate" in each else each for each in found
+        resource["jobTemplate"]["spec"] if "jobTemplate" in resource else resource
+        for resource in found
     ]
-    return [each["template"]["spec"] for each in found if "template" in each]
+    return [
+        resource["template"]["spec"] for resource in found if "template" in resource
+    ]
+
+
+def chart_settings(**serve: Any) -> dict[str, str]:
+    """The files of settings that the chart gives to the service that routes."""
+    made = chart_resources("serve.yaml", **serve)
+    [settings] = [
+        resource["data"] for resource in made if resource["kind"] == "ConfigMap"
+    ]
+    return dict(settings)
 
 
 def chart_words() -> Iterator[list[str]]:
@@ -231,23 +245,19 @@ def test_an_image_runs_as_nobody_special_and_says_how_it_is(target: str) -> None
     assert any(line.startswith("HEALTHCHECK") for line in own)
     runtime = stages()["runtime"]
     assert "USER 10001:10001" in runtime and "VOLUME /data" in runtime
-    [build] = [line for line in stages()[f"{target}-build"] if line.startswith("RUN")]
+    build = instruction(f"{target}-build", "RUN")
     left_out = "pip uv" if target == "serve" else "pip"  # Flower needs uv
     assert build.count("-c requirements.lock") == 2 and build.endswith(
         f"pip uninstall --yes {left_out}"
     )
 
 
-def health_check(target: str) -> list[str]:
-    [check] = [line for line in stages()[target] if line.startswith("HEALTHCHECK")]
-    return list(json.loads(check.partition("CMD ")[2]))
-
-
 def test_a_client_is_healthy_if_and_only_if_there_is_a_supernode(
     tmp_path: Path,
 ) -> None:
     """The check itself, whose words name what it looks for, is none."""
-    shell, flag, code = health_check("client")
+    check = instruction("client", "HEALTHCHECK")
+    shell, flag, code = json.loads(check.partition("CMD ")[2])
     processes = {
         "1": ["ridgeway", "client", "join", "/data/holder"],
         "20": [shell, flag, code],
@@ -271,8 +281,7 @@ def test_a_client_is_healthy_if_and_only_if_there_is_a_supernode(
 
 def test_serve_needs_neither_flower_nor_torch() -> None:
     """What `serve` imports is what its image installs."""
-    [build] = [line for line in stages()["serve-build"] if line.startswith("RUN")]
-    assert '"$(echo /dist/*.whl)[serve]"' in build
+    assert '"$(echo /dist/*.whl)[serve]"' in instruction("serve-build", "RUN")
     assert not any(
         "torch" in line or "gpu" in line
         for lines in stages().values()
@@ -370,40 +379,22 @@ def test_serve_of_the_compose_file_sees_the_releases_and_not_the_signing_key() -
 
 def test_serve_of_the_chart_sees_the_releases_and_not_the_signing_key() -> None:
     """Of the coordinator's claim, which is mounted once, one folder."""
-    [pod] = [
-        each["spec"]["template"]["spec"]
-        for each in chart_resources("serve.yaml")
-        if each["kind"] == "Deployment"
-    ]
+    [pod] = chart_pods("serve.yaml")
     [container] = pod["containers"]
     assert not pod.get("initContainers")
-    assert "usage" not in {
-        volume["name"] for volume in pod["volumes"] if "persistentVolumeClaim" in volume
-    }
     claims = {
         volume["name"] for volume in pod["volumes"] if "persistentVolumeClaim" in volume
     }
-    seen = [mount for mount in container["volumeMounts"] if mount["name"] in claims]
-    [mount] = [
-        Mount(
-            each["name"], each["mountPath"], each["readOnly"], each.get("subPath", "")
-        )
-        for each in seen
-    ]
-    assert is_releases_alone(mount)
+    assert "usage" not in claims
+    [seen] = [mount for mount in container["volumeMounts"] if mount["name"] in claims]
+    names = ("name", "mountPath", "readOnly", "subPath")
+    assert is_releases_alone(Mount(*map(seen.get, names)))
     assert container["args"][:2] == ["serve", "/releases"]
     assert {kind for volume in pod["volumes"] for kind in volume if kind != "name"} == {
         *("persistentVolumeClaim", "secret", "configMap", "emptyDir")
     }
-    [operator] = [
-        each
-        for each in chart_resources("coordinator.yaml")
-        if each["kind"] == "StatefulSet"
-    ]
-    assert (
-        operator["spec"]["template"]["spec"]["containers"][0]["args"][-1]
-        == "/data/coordinator"
-    )
+    operator, _ = chart_pods("coordinator.yaml")
+    assert operator["containers"][0]["args"][-1] == "/data/coordinator"
 
 
 def test_serve_as_a_unit_cannot_see_the_coordinators_folder() -> None:
@@ -530,12 +521,7 @@ def test_every_value_and_part_that_the_chart_uses_is_there() -> None:
 
 @needs("helm")
 def test_helm_renders_the_chart() -> None:
-    words = [
-        "--set",
-        "coordinator.address=router.example.org:9443",
-        "--set",
-        "serve.enabled=true",
-    ]
+    words = "--set coordinator.address=router.example.org:9443 --set serve.enabled=true".split()
     for command in (["lint", "--strict"], ["template", "ridgeway"]):
         subprocess.run(
             ["helm", *command, str(PACKAGES / "chart"), *words],
@@ -571,20 +557,14 @@ api_key_env = "GENERALIST_KEY"
 
 def started_by_chart() -> StartedServe:
     """The secret of keys is not writable; what they spend goes elsewhere."""
-    made = chart_resources(
-        "serve.yaml",
-        experts=EXPERTS,
-        extraArgs=["--workers", "2"],
-        env=[GENERALIST_KEY],
-    )
-    [settings] = [each["data"] for each in made if each["kind"] == "ConfigMap"]
-    [container] = chart_pods(
-        "serve.yaml",
-        experts=EXPERTS,
-        extraArgs=["--workers", "2"],
-        env=[GENERALIST_KEY],
-    )[0]["containers"]
-    environment = {each["name"]: each["value"] for each in container["env"]}
+    values: dict[str, Any] = {
+        "experts": EXPERTS,
+        "extraArgs": ["--workers", "2"],
+        "env": [GENERALIST_KEY],
+    }
+    settings = chart_settings(**values)
+    [container] = chart_pods("serve.yaml", **values)[0]["containers"]
+    environment = {variable["name"]: variable["value"] for variable in container["env"]}
     texts = {f"/config/{name}": text for name, text in settings.items()}
     return StartedServe(
         container["args"], environment, texts, "/keys/keys.toml", "/usage/keys.usage"
@@ -700,12 +680,7 @@ def test_the_examples_of_experts_and_settings_can_be_used(tmp_path: Path) -> Non
     """Those beside the compose file, and those of the chart's values."""
     read_experts(PACKAGES / "serve" / "experts.toml")
     read_settings(PACKAGES / "serve" / "serve.toml", ServeSettings)
-    [settings] = [
-        each["data"]
-        for each in chart_resources("serve.yaml")
-        if each["kind"] == "ConfigMap"
-    ]
-    for name, text in settings.items():
+    for name, text in chart_settings().items():
         (tmp_path / name).write_text(text)
     read_experts(tmp_path / "experts.toml")
     assert read_settings(tmp_path / "serve.toml", ServeSettings).usage == Path(
@@ -716,21 +691,24 @@ def test_the_examples_of_experts_and_settings_can_be_used(tmp_path: Path) -> Non
 def test_the_chart_makes_no_backup_or_page_that_was_not_asked_for() -> None:
     """A page runs in the coordinator's pod, and needs keys."""
     made = chart_resources("coordinator.yaml", {"address": "router.example.org:9443"})
-    assert [each["kind"] for each in made] == [
+    assert [resource["kind"] for resource in made] == [
         "Service",
         "PersistentVolumeClaim",
         "StatefulSet",
     ]
-    [pod] = [
-        each["spec"]["template"]["spec"]
-        for each in made
-        if each["kind"] == "StatefulSet"
-    ]
-    assert [each["name"] for each in pod["containers"]] == ["coordinator"]
+    pod = made[-1]["spec"]["template"]["spec"]
+    assert [process["name"] for process in pod["containers"]] == ["coordinator"]
     [whole, backup] = chart_pods("coordinator.yaml")
-    assert [each["name"] for each in whole["containers"]] == ["coordinator", "page"]
+    assert [process["name"] for process in whole["containers"]] == [
+        "coordinator",
+        "page",
+    ]
     assert backup["restartPolicy"] == "Never"
-    [page] = [each["args"] for each in whole["containers"] if each["name"] == "page"]
+    [page] = [
+        container["args"]
+        for container in whole["containers"]
+        if container["name"] == "page"
+    ]
     assert page[page.index("--keys") + 1] == "/keys/keys.toml"
 
 

@@ -89,7 +89,7 @@ def test_three_a_total_is_solved_to_the_weights_of_a_router(
         sums_of(sentences(domain, 40), encoder, tmp_path / domain)
         for domain in ALPHABETS
     ]
-    placed = [part.placed(place, len(parts)) for place, part in enumerate(parts)]
+    placed = [part.placed(index, len(parts)) for index, part in enumerate(parts)]
     total = placed[0] + placed[1] + placed[2]
     solution = solve(total, encoder.scale, Ridge())
     assert solution.weights.shape == (encoder.width + 1, len(ALPHABETS))

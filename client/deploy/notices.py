@@ -55,8 +55,8 @@ from ridgeway.common.deploy.notice import (
 )
 from ridgeway.common.protocol.invitation import (
     AUTHORITY,
-    Place,
     Roster,
+    RosterMember,
     check_signed_json,
     read_signed_json,
 )
@@ -236,7 +236,7 @@ def roster_news(holder: Holder, roster: Roster) -> RosterChange:
 
 def other_members(
     holder: Holder, roster: Roster, owner: Callable[[str], str]
-) -> list[Place]:
+) -> list[RosterMember]:
     own = owner(holder.key)
     return [member for member in roster.members if owner(member.key) != own]
 

@@ -24,7 +24,7 @@ from ridgeway.common.cli.options import (
     option,
 )
 from ridgeway.common.cli.terminal import BAD_INPUT, count, step
-from ridgeway.common.experts.experts_file import find_experts
+from ridgeway.common.experts.experts_file import ExpertsFile
 from ridgeway.common.http.access_rules import AccessRules, is_loopback, make_rules
 from ridgeway.common.http.log_lines import is_json, set_up_logs
 from ridgeway.common.http.server import Address, bind_sockets, find_certificate, run

@@ -25,7 +25,7 @@ def bench_text(options: BenchOptions) -> BenchText:
         corpora.write(corpora.builtin(), folder)
     found = corpora.read_corpora(folder)
     return BenchText(
-        {each.name: folder / f"{each.name}{corpora.TRAIN}" for each in found},
-        [text for each in found for text in each.train],
-        [text for each in found for text in each.test],
+        {corpus.name: folder / f"{corpus.name}{corpora.TRAIN}" for corpus in found},
+        [text for corpus in found for text in corpus.train],
+        [text for corpus in found for text in corpus.test],
     )

@@ -62,9 +62,11 @@ class LoopbackFederation:
 
     def round_rows(self, mode: Mode) -> Iterator[Row]:
         started = time.monotonic()
-        told = json.loads(self.call("coordinator", "round", self.coordinator, "--json"))
+        report = json.loads(
+            self.call("coordinator", "round", self.coordinator, "--json")
+        )
         seconds = time.monotonic() - started
-        exchanges = [float(each["seconds"]) for each in told["exchanges"]]
+        exchanges = [float(exchange["seconds"]) for exchange in report["exchanges"]]
         middle = statistics.median(exchanges)
         name = f"a {mode} round of three, h={WIDTH}"
         yield Row(
@@ -77,7 +79,7 @@ class LoopbackFederation:
         yield Row(
             f"{name}: seconds of the median exchange",
             f"{middle:.2f} s",
-            ", ".join(f"{each:.1f}" for each in exchanges),
+            ", ".join(f"{seconds:.1f}" for seconds in exchanges),
             middle,
             "≤ 2",
         )
@@ -120,7 +122,7 @@ def loopback(mode: Mode) -> Iterator[LoopbackFederation]:
 
 def letter_encoder() -> TableEncoder:
     """An encoder whose tokens are letters, so that the protocol is what counts."""
-    vocabulary = {letter: place for place, letter in enumerate(string.printable)}
+    vocabulary = {letter: index for index, letter in enumerate(string.printable)}
     letters = Tokenizer(WordLevel(vocabulary, unk_token=" "))
     letters.pre_tokenizer = Split(Regex(r"[\s\S]"), "isolated")
     tokenizer = plain_definition(letters.to_str().encode())

@@ -93,7 +93,7 @@ class Row:
 
     def cells(self, machine: Machine) -> tuple[str, ...]:
         """Under ROW_HEADINGS."""
-        spread = "–".join(f"{each:.3g}" for each in self.spread)
+        spread = "–".join(f"{ratio:.3g}" for ratio in self.spread)
         verdict = self.verdict(machine)
         ratio = "–" if self.ratio is None else f"{self.ratio:.3g}"
         return self.name, ratio, spread, self.aim, verdict, self.ours, self.theirs
@@ -183,7 +183,7 @@ def running(
 def cpu_seconds(pid: int) -> float:
     """The time that all threads of a process have run so far."""
     threads = proc(pid, "task").glob("*/schedstat")
-    return sum(int(each.read_text().split()[0]) for each in threads) / 1e9
+    return sum(int(thread.read_text().split()[0]) for thread in threads) / 1e9
 
 
 def peak_gb(pid: int | str = "self") -> float:

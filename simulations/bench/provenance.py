@@ -82,7 +82,7 @@ def _busy_seconds() -> float:
     """CPU seconds of all programs since the machine started."""
     first = proc("stat").read_text(encoding="utf-8").splitlines()[0]
     ticks = [int(word) for word in first.split()[1:9]]
-    busy = sum(ticks) - sum(ticks[place] for place in _IDLE_FIELDS)
+    busy = sum(ticks) - sum(ticks[field] for field in _IDLE_FIELDS)
     return busy / os.sysconf("SC_CLK_TCK")
 
 

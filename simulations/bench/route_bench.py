@@ -74,7 +74,7 @@ def _tokenising(encoder: TableEncoder, text: BenchText) -> Row:
     theirs = Tokenizer.from_str(encoder.definition.decode())
     bare = partial(theirs.encode_batch_fast, add_special_tokens=False)
     batches = list(itertools.islice(text_batches(text.documents), _MAX_BATCHES))
-    megabytes = sum(len(each.encode()) for batch in batches for each in batch) / 1e6
+    megabytes = sum(len(text.encode()) for batch in batches for text in batch) / 1e6
     with serial_tokenizers():
         repeated, library = runs_in_turns(
             lambda: _each(ours.encode_many, batches * _REPEATS),

@@ -105,7 +105,8 @@ def mixed_rows(release: Path, prompts: Sequence[str], work: Path) -> Iterator[Ro
 async def _both(ours: Server, table: Sequence[Any], sentences: Sequence[Any]) -> Any:
     """The loads of two kinds of prompts at a time."""
     loads = (
-        put_load(ours, ROUTE, each, MIXED_CONNECTIONS) for each in (table, sentences)
+        put_load(ours, ROUTE, prompts, MIXED_CONNECTIONS)
+        for prompts in (table, sentences)
     )
     return await asyncio.gather(*loads)
 
@@ -209,7 +210,7 @@ def loads_in_turns(
 ) -> list[list[Load]]:
     """The loads of each server's path, over several turns."""
     turns = [
-        [uvloop.run(put_load(*each, bodies, connections)) for each in targets]
+        [uvloop.run(put_load(*target, bodies, connections)) for target in targets]
         for _ in range(_ROUNDS + 1)
     ][1:]  # the first one warms up
     return [list(loads) for loads in zip(*turns, strict=True)]
@@ -233,8 +234,8 @@ async def put_load(
     ran = cpu_seconds(server.pid)
     end = started + seconds
     asked = [
-        _keep_asking(server, requests[place % len(requests) :] + requests, end)
-        for place in range(connections)
+        _keep_asking(server, requests[index % len(requests) :] + requests, end)
+        for index in range(connections)
     ]
     times = sorted(itertools.chain(*await asyncio.gather(*asked)))
     rate = len(times) / (time.monotonic() - started)
@@ -250,7 +251,7 @@ def _cpu_ratios(
     moment of the machine meets both; then the medians of both, in milliseconds.
     """
     found = [
-        [uvloop.run(put_load(*each, bodies, 1, CPU_TURN_S)).cpu_ms for each in pair]
+        [uvloop.run(put_load(*target, bodies, 1, CPU_TURN_S)).cpu_ms for target in pair]
         for pair in [(ours, other)] * (CPU_TURNS + 1)
     ][1:]  # the first one warms up
     own, others = (statistics.median(column) for column in zip(*found, strict=True))
@@ -363,7 +364,7 @@ def chat(prompt: str) -> dict[str, Any]:
 def _chat_rows(prompts: Sequence[str], ours: Server, expert: Server) -> Iterator[Row]:
     bodies = [chat(prompt) for prompt in prompts]
     loads = loads_in_turns([(ours, CHAT), (expert, CHAT)], bodies, connections=1)
-    own_ms, expert_ms = ([load.p50_ms for load in each] for each in loads)
+    own_ms, expert_ms = ([load.p50_ms for load in runs] for runs in loads)
     yield _added("a chat completion", own_ms, expert_ms, "≤ 1")
     ratios, own, others = _cpu_ratios((ours, CHAT), (expert, CHAT), bodies)
     yield Row(

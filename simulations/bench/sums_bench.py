@@ -130,7 +130,7 @@ def our_statistics(made: Sequence[Maker], parts: Sequence[Batch]) -> Statistics:
 
     with one_blas_thread(), ThreadPoolExecutor(threads) as pool:
         list(pool.map(add, parts))
-    state = reduce(add_states, (each.state() for each in accumulators))
+    state = reduce(add_states, (accumulator.state() for accumulator in accumulators))
     return accumulators[0].statistics(state, threads)
 
 

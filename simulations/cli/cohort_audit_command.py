@@ -7,7 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
+
+import numpy as np
 
 from ridgeway.client.sums.prepare import PrepareJob, Watch
 from ridgeway.common.base.errors import InputError
@@ -25,28 +27,29 @@ from ridgeway.common.cli.terminal import (
     ticking,
 )
 from ridgeway.common.encoding.encoder_sources import find_by_fingerprint, find_encoder
-from ridgeway.common.encoding.table_encoder import without_words
+from ridgeway.common.encoding.table_encoder import TableEncoder, without_words
 from ridgeway.common.privacy.privacy_settings import Privacy, check_privacy
 from ridgeway.common.privacy.public_prior import built_in_prior, read_prior
-from ridgeway.common.statistics.statistics_file import load_prepared
+from ridgeway.common.statistics.statistics_file import Prepared, load_prepared
+from ridgeway.common.statistics.sums import Integers
 from ridgeway.simulations.audit import (
     AuditedHolder,
+    Finding,
+    PrivateAudit,
     advice,
     attack_cohort,
+    audit_halves,
+    canaries,
+    halves,
     must_fit,
+    plant,
     read_summed,
+    summed_documents,
     survives_weighting,
     token_texts,
     true_counts,
 )
 from ridgeway.simulations.corpora import TRAIN, builtin, write
-
-if TYPE_CHECKING:
-    from ridgeway.client.sums.prepare import PrepareJob, Watch
-    from ridgeway.common.encoding.table_encoder import TableEncoder
-    from ridgeway.common.statistics.statistics_file import Prepared
-    from ridgeway.common.statistics.sums import Integers
-    from ridgeway.simulations.audit import Finding, PrivateAudit
 
 CANARY_RUNS = 100
 RARE = "rare tokens: those that occur once or twice in what was summed"
@@ -116,7 +119,6 @@ def audit(
     and what the attacks find is held against both halves: the other one is a control. Planted
     documents (canaries) show the ε that can be proven at least.
     """
-
     noise = None if epsilon is None else (epsilon, privacy, prior)
     if statistics is not None:
         if data or windows or holder:
@@ -124,23 +126,23 @@ def audit(
                 "--data, --windows and --holder are for a cohort, not FILE"
             )
         prepared = load_prepared(statistics)
-        found = find_by_fingerprint(
+        chosen_encoder = find_by_fingerprint(
             prepared.fingerprint, prepared.encoder_name, encoder
         )
-        must_fit(prepared, found)
+        must_fit(prepared, chosen_encoder)
         job = _job(prepared.domain, corpus or [], prepared.sampling, text_field)
         job = replace(job, holdout=prepared.holdout, skip_broken=skip_broken)
         if noise:
-            _audit_under_noise(job, found, noise, canaries, json)
+            _audit_under_noise(job, chosen_encoder, noise, canaries, json)
         else:
-            _audit_file(prepared, job, found, json)
+            _audit_file(prepared, job, chosen_encoder, json)
         return
     if corpus:
         raise InputError(
             "--corpus is that of a statistics file; of a cohort, use --data"
         )
     samplings = [Sampling(window=each) for each in sorted({*(windows or ())})]
-    found = find_encoder(encoder or DEFAULT.encoder)
+    chosen_encoder = find_encoder(encoder or DEFAULT.encoder)
     with _texts(data) as texts:
         chosen = holder or min(texts, key=lambda name: texts[name].stat().st_size)
         if chosen not in texts:
@@ -149,16 +151,15 @@ def audit(
             )
         if noise:
             job = _job(chosen, [texts[chosen]], DEFAULT.sampling)
-            _audit_under_noise(job, found, noise, canaries, json)
+            _audit_under_noise(job, chosen_encoder, noise, canaries, json)
         else:
             usual = [Sampling(window=1), DEFAULT.sampling]
-            _audit_cohort(texts, chosen, samplings or usual, found, json)
+            _audit_cohort(texts, chosen, samplings or usual, chosen_encoder, json)
 
 
 @contextmanager
 def _texts(data: Path | None) -> Iterator[dict[str, Path]]:
     """The text of each holder, by its domain."""
-
     if data is not None and not data.is_dir():
         raise InputError(f"there is no folder {data}")
     with tempfile.TemporaryDirectory(prefix="ridgeway-") as name:
@@ -176,7 +177,6 @@ def _job(
     domain: str, corpus: Sequence[Path], sampling: Sampling, text_field: str = "text"
 ) -> PrepareJob:
     """How to read a corpus for an audit."""
-
     fields = field_names(text_field)
     return PrepareJob(tuple(corpus), domain, sampling, DEFAULT.holdout, fields, cores())
 
@@ -184,7 +184,6 @@ def _job(
 @contextmanager
 def _watching(label: str) -> Iterator[Watch]:
     """A bar over the bytes that are read; a signal stops the reading."""
-
     with stop_on_signal() as stopped, progress_bar(label) as progress:
         yield Watch(progress, stopped)
 
@@ -196,21 +195,20 @@ def _audit_file(
     prepared: Prepared, job: PrepareJob, encoder: TableEncoder, json: bool
 ) -> None:
     """Attack the sums of a file; what comes back is held against its corpus, if that is given."""
-
     truth = None
     if job.roots:
         with _watching(job.domain) as watch:
             truth = true_counts(prepared, job, encoder, watch)
         _say_read(job.domain, truth)
     alone = AuditedHolder(job.domain, prepared.statistics, truth)
-    findings = _told(attack_cohort([alone], 0, prepared.sampling, encoder))
+    findings = _followed(attack_cohort([alone], 0, prepared.sampling, encoder))
     weighting = survives_weighting(prepared.statistics)
     words = advice(findings[0])
     show(
         {
             "domain": job.domain,
             "rare": RARE,
-            "findings": [each.to_json() for each in findings],
+            "findings": [finding.to_json() for finding in findings],
             "weighting_undone": weighting,
             "advice": words,
         },
@@ -230,7 +228,6 @@ def _audit_cohort(
     json: bool,
 ) -> None:
     """Attack one holder of a cohort by every view of its exact sums."""
-
     read = {}
     with _watching("corpora") as watch:
         for domain, path in texts.items():
@@ -243,13 +240,13 @@ def _audit_cohort(
             AuditedHolder(domain, sums[sampling], counts)
             for domain, (counts, sums) in read.items()
         ]
-        place = list(read).index(holder)
-        findings += _told(attack_cohort(members, place, sampling, encoder))
+        index = list(read).index(holder)
+        findings += _followed(attack_cohort(members, index, sampling, encoder))
     facts = {
         "holder": holder,
         "cohort": list(texts),
         "rare": RARE,
-        "findings": [each.to_json() for each in findings],
+        "findings": [finding.to_json() for finding in findings],
     }
     title = f"holder {holder} in a cohort of {len(texts)}"
     show(facts, *_finding_lines(findings, title), json=json)
@@ -260,12 +257,12 @@ def _say_read(domain: str, counts: Integers) -> None:
     step("read", domain, count(int(counts.sum()), "token"), distinct)
 
 
-def _told(attacks: Iterator[Finding]) -> list[Finding]:
+def _followed(attacks: Iterator[Finding]) -> list[Finding]:
     """A line about each attack as it ends."""
     findings = []
-    for each in attacks:
-        step("attacked", each.view, str(each.sampling), f"{each.seconds:.0f} s")
-        findings.append(each)
+    for attack in attacks:
+        step("attacked", attack.view, str(attack.sampling), f"{attack.seconds:.0f} s")
+        findings.append(attack)
     return findings
 
 
@@ -273,27 +270,25 @@ def _finding_lines(
     findings: Sequence[Finding], title: str = ""
 ) -> Iterator[str | TextTable]:
     rows = []
-    for each in findings:
-        facts = each.to_json()
+    for finding in findings:
+        facts = finding.to_json()
         shares = (_percent(facts.get(name)) for name in _SHARES)
-        proven = "yes" if each.proven else "no"
-        seconds = f"{each.seconds:.0f} s"
-        sampling = str(each.sampling)
-        rows.append([each.view, sampling, facts["found"], *shares, proven, seconds])
+        proven = "yes" if finding.proven else "no"
+        seconds = f"{finding.seconds:.0f} s"
+        sampling = str(finding.sampling)
+        rows.append([finding.view, sampling, facts["found"], *shares, proven, seconds])
     measured = ("recovered", "rare", "by chance", "precision", "counts exact")
     headings = ["view", "samples", "found", *measured, "proven", "time"]
     yield TextTable(headings, rows, title)
-    if any(each.measures for each in findings):
+    if any(attacked.measures for attacked in findings):
         yield RARE
         yield CHANCE
 
 
 def _token_lines(finding: Finding, encoder: TableEncoder) -> Iterator[str]:
     """The most frequent and some of the rarest tokens that the attack believes in."""
-    import numpy as np
-
-    found = np.flatnonzero(finding.counts)
-    ranked = found[np.argsort(-finding.counts[found], kind="stable")].tolist()
+    believed = np.flatnonzero(finding.counts)
+    ranked = believed[np.argsort(-finding.counts[believed], kind="stable")].tolist()
     shown = {
         "most frequent": ranked[:TOKENS_SHOWN],
         "rarest": ranked[TOKENS_SHOWN:][-TOKENS_SHOWN:],
@@ -318,16 +313,6 @@ def _audit_under_noise(
 
     noise: ε, what it covers, and the file of the prior.
     """
-    import numpy as np
-
-    from ridgeway.simulations.audit import (
-        audit_halves,
-        canaries,
-        halves,
-        plant,
-        summed_documents,
-    )
-
     plain = without_words(encoder)
     epsilon, mode, path = noise
     chosen = check_privacy(mode, epsilon)
@@ -341,44 +326,44 @@ def _audit_under_noise(
         own, control = halves(texts, plain, public)
     documents = count(len(own.rows), "document")
     step("read", job.domain, documents, f"{len(control.rows):,} as a control")
-    told = audit_halves(own, control, plain, public, terms)
+    audited = audit_halves(own, control, plain, public, terms)
     if planted:
         rng = np.random.default_rng()
         rows = canaries(plain, public, planted, rng)
         with ticking("planted", CANARY_RUNS) as tick:
-            found = plant(terms, rows, CANARY_RUNS, rng, tick=tick)
-        told = replace(told, canaries=found)
-    show({"domain": job.domain, **asdict(told)}, *_private_lines(told), json=json)
+            planted_result = plant(terms, rows, CANARY_RUNS, rng, tick=tick)
+        audited = replace(audited, canaries=planted_result)
+    show({"domain": job.domain, **asdict(audited)}, *_private_lines(audited), json=json)
 
 
-def _private_lines(told: PrivateAudit) -> Iterator[str | TextTable]:
+def _private_lines(audited: PrivateAudit) -> Iterator[str | TextTable]:
     rows = [
         [
-            each.view,
-            each.own.found,
-            _percent(each.own.recovered),
-            _percent(each.control.recovered),
-            _percent(each.own.rare_recovered),
-            _percent(each.control.rare_recovered),
-            _percent(each.own.chance),
+            finding.view,
+            finding.own.found,
+            _percent(finding.own.recovered),
+            _percent(finding.control.recovered),
+            _percent(finding.own.rare_recovered),
+            _percent(finding.control.rare_recovered),
+            _percent(finding.own.chance),
         ]
-        for each in told.findings
+        for finding in audited.findings
     ]
     of_rare = "rare", "of the control", "by chance"
     yield TextTable(["view", "named", "recovered", "of the control", *of_rare], rows)
     yield RARE
     yield CHANCE
-    auc = told.membership_auc
+    auc = audited.membership_auc
     yield (
         "membership AUC (50 % is guessing):"
         f" {_percent(auc.own_against_control)} measured, {_percent(auc.worst_case)} for"
         " an attacker who knows all else, and"
-        f" ε = {told.epsilon:g} allows {_percent(auc.allowed)}"
+        f" ε = {audited.epsilon:g} allows {_percent(auc.allowed)}"
     )
-    if planted := told.canaries:
+    if planted := audited.canaries:
         yield (
             f"canaries: AUC {_percent(planted.auc)} over {planted.guesses:,} guesses,"
-            f" which proves ε ≥ {planted.at_least:.2f} (95 %) where {told.epsilon:g} is"
+            f" which proves ε ≥ {planted.at_least:.2f} (95 %) where {audited.epsilon:g} is"
             " promised"
         )
 

@@ -5,15 +5,12 @@ from __future__ import annotations
 import tempfile
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.files import check_new_folder
-from ridgeway.common.base.settings import (
-    DEFAULT,
-    ENCODERS,
-    PRIVATE_ENCODER,
-)
+from ridgeway.common.base.schema import Mode
+from ridgeway.common.base.settings import DEFAULT, ENCODERS, PRIVATE_ENCODER
 from ridgeway.common.cli.options import Json, option
 from ridgeway.common.cli.route_commands import evaluation_lines
 from ridgeway.common.cli.terminal import CountingBar, count, show, step
@@ -23,10 +20,6 @@ from ridgeway.coordinator.round.federation import PrivacySettings
 from ridgeway.coordinator.round.progress import Event, Watch
 from ridgeway.simulations.simulate import DropoutsChosen, EpochOpened, FederationSettled
 from ridgeway.simulations.simulate import simulate as run
-
-if TYPE_CHECKING:
-    from ridgeway.common.base.schema import Mode
-    from ridgeway.coordinator.round.federation import PrivacySettings
 
 
 def simulate(
@@ -99,7 +92,6 @@ def simulate(
     Rounds are masked, as the published method has them: exact sums, under masks. A deployment runs
     private rounds.
     """
-
     if private and clear:
         raise InputError("--private and --clear exclude each other; give one")
     given = {"--sums": sums, "--epsilon": epsilon, "--prior": prior}
@@ -139,7 +131,6 @@ def simulate(
 
 def _asked(sums: str | None, epsilon: float | None) -> PrivacySettings:
     """What private rounds are to be like; what was not named is as in a deployment."""
-
     usual = PrivacySettings()
     cost = usual.epsilon if epsilon is None else epsilon
     chosen = check_privacy(sums or usual.sums, cost)
@@ -156,7 +147,6 @@ def _place(work: Path | None) -> AbstractContextManager[str | Path]:
 
 def _watch(asked: PrivacySettings | None) -> Watch:
     """Tells what happens, the federation and who will fall away first."""
-
     narrator = Narrator()
     bar = CountingBar()
 

@@ -84,7 +84,7 @@ def experiments(
     if full:
         step("full", FULL_NEEDS)
     datasets = [*map(folder_dataset, data or ())] or [builtin_dataset()]
-    if len({each.name for each in datasets}) < len(datasets):
+    if len({dataset.name for dataset in datasets}) < len(datasets):
         raise InputError("two folders of texts have one name; rename one of them")
     for dataset in datasets:
         step("read", dataset.name, f"{len(dataset.domains)} domains", dataset.source)
@@ -92,8 +92,10 @@ def experiments(
         plan = ExperimentPlan(tuple(datasets), Path(work), full=full, device=device)
         if not full:
             datasets = [
-                each.sampled(plan.seed, train=SHORT_TRAIN_TEXTS, test=SHORT_TEST_TEXTS)
-                for each in datasets
+                dataset.sampled(
+                    plan.seed, train=SHORT_TRAIN_TEXTS, test=SHORT_TEST_TEXTS
+                )
+                for dataset in datasets
             ]
             plan = replace(plan, datasets=tuple(datasets))
         failures = run_parts(names or PARTS, plan, out, fresh=fresh)
@@ -118,8 +120,8 @@ def run_parts(
             step("failed", name, str(error))
             continue
         print(markdown(part))
-        parts = [read_part(out / f"{each}.json") for each in PARTS]
-        pages = [markdown(each) for each in parts if each]
+        parts = [read_part(out / f"{part_name}.json") for part_name in PARTS]
+        pages = [markdown(part) for part in parts if part]
         write_whole(out / PAGE, "\n".join(["# Experiments\n", *pages]).encode())
     return failures
 

@@ -84,7 +84,7 @@ def sampled_texts(texts: Texts, most: int | None, seed: int) -> Texts:
         places = random.Random(f"{seed} {name}").sample(
             range(len(own)), min(most, len(own))
         )
-        found[name] = tuple(own[place] for place in sorted(places))
+        found[name] = tuple(own[index] for index in sorted(places))
     return found
 
 
@@ -111,6 +111,6 @@ def builtin_dataset() -> Dataset:
 
 def _dataset(name: str, source: str, folder: Path | None) -> Dataset:
     corpora = read_corpora(folder) if folder else builtin()
-    train = {each.name: each.train for each in corpora}
-    test = {each.name: each.test for each in corpora}
+    train = {corpus.name: corpus.train for corpus in corpora}
+    test = {corpus.name: corpus.test for corpus in corpora}
     return Dataset(name, source, train, test)

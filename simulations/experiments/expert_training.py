@@ -216,9 +216,9 @@ def end_of(definition: bytes) -> int:
 
     backend = Backend.from_str(definition.decode())
     for word in ENDS:
-        place = backend.token_to_id(word)
-        if place is not None:
-            return int(place)
+        token_id = backend.token_to_id(word)
+        if token_id is not None:
+            return int(token_id)
     raise EncoderError(
         f"the tokenizer has none of {', '.join(ENDS)}, and an expert needs to know where"
         " texts end"
@@ -256,7 +256,7 @@ def train(model: Any, rows: NDArray[np.int64], recipe: ExpertRecipe) -> None:
     """On every row once."""
     import torch
 
-    weights = [each for each in model.parameters() if each.requires_grad]
+    weights = [parameter for parameter in model.parameters() if parameter.requires_grad]
     batches = torch.from_numpy(rows).to(model.device).split(recipe.batch)
     step = descent(weights, recipe.rate, len(batches), betas=(0.9, 0.95))
     device = model.device.type
@@ -279,7 +279,7 @@ def document_costs(model: Any, documents: Sequence[Ids], end: int) -> list[float
     found = np.zeros(len(documents))
     with torch.inference_mode():
         for part in batches(order, _SCORED_AT_ONCE):
-            rows = [torch.tensor([end, *documents[place].tolist()]) for place in part]
+            rows = [torch.tensor([end, *documents[index].tolist()]) for index in part]
             padded = torch.nn.utils.rnn.pad_sequence(rows, True, _PADDING)
             labels = padded[:, 1:].to(model.device)
             inputs = padded[:, :-1].clamp(min=0).to(model.device)
@@ -321,7 +321,7 @@ def train_experts(
     if recipe.layers:
         model.requires_grad_(False)
         model.get_decoder().layers[-recipe.layers :].requires_grad_(True)
-    weights = [each for each in model.parameters() if each.requires_grad]
+    weights = [parameter for parameter in model.parameters() if parameter.requires_grad]
     start = parameters_to_vector(weights).detach()
     total = torch.zeros_like(start)
 
@@ -346,10 +346,10 @@ def train_experts(
             dataset.domains,
             tuple(scores),
             {
-                name: np.array([found[place][name] for found in scores.values()]).T
+                name: np.array([found[index][name] for found in scores.values()]).T
                 for name in texts
             },
             {name: np.array([*map(len, own)]) for name, own in texts.items()},
         )
-        for place, texts in enumerate(documents)
+        for index, texts in enumerate(documents)
     ]

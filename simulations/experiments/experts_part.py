@@ -144,7 +144,7 @@ def routed_table(
     rows.append(_row("random", likelihoods, values, 100 / len(domains)))
     for router in routers:
         sent = routed(router.route, texts)
-        right = [np.mean(sent[domain] == place) for place, domain in enumerate(domains)]
+        right = [np.mean(sent[domain] == index) for index, domain in enumerate(domains)]
         values = routed_perplexities(likelihoods, sent)
         rows.append(_row(router.name, likelihoods, values, 100 * float(np.mean(right))))
     counts = ", ".join(f"{domain} {len(own)}" for domain, own in texts.items())
@@ -184,18 +184,18 @@ def quality_table(
     router = our_router(plan, dataset)
     asked, own = labelled(texts)
     decisions = router.route_many(asked)
-    certainly = [certain(domains[place], router.domains) for place in own]
+    certainly = [certain(domains[index], router.domains) for index in own]
     single = int(scores.sum(axis=0).argmax())
     ways: dict[str, Sequence[int]] = {
         f"always the best on held-out text ({domains[single]} expert)": [single]
         * len(asked),
         "Ridgeway: the expert of the likeliest domain": [
-            domains.index(each.best) for each in decisions
+            domains.index(decision.best) for decision in decisions
         ],
         "Ridgeway: probabilities × table": of_best_quality(quality, decisions),
         "the table, every domain known": of_best_quality(quality, certainly),
         "the likeliest expert, in hindsight": [
-            place for domain in domains for place in likelihoods.least(domain)
+            index for domain in domains for index in likelihoods.least(domain)
         ],
     }
     others = expected_by_others(plan.table_encoder(), known, scores, asked)

@@ -43,25 +43,25 @@ def with_figures(text: str, folder: Path) -> str:
 
     Raises InputError where a file or a table is not there.
     """
-    return _PLACE.sub(lambda place: _filled(place, folder), text)
+    return _PLACE.sub(lambda match: _filled(match, folder), text)
 
 
-def _filled(place: re.Match[str], folder: Path) -> str:
-    name = place["name"]
+def _filled(match: re.Match[str], folder: Path) -> str:
+    name = match["name"]
     part = read_part(folder / f"{name}.json")
     if part is None:
         raise InputError(
             f"a page shows figures of {name}, and {folder.name}/{name}.json is not"
             " there or no report; run its command with --out"
         )
-    tables = [table for table in part.tables if place["title"] in (None, table.title)]
+    tables = [table for table in part.tables if match["title"] in (None, table.title)]
     if not tables:
         titles = "; ".join(table.title for table in part.tables)
         raise InputError(
-            f"{name}.json has no table {place['title']!r}; it has: {titles}"
+            f"{name}.json has no table {match['title']!r}; it has: {titles}"
         )
     paragraphs = [words for table in tables for words in table_words(table)]
-    first = place[0].partition("\n")[0]
+    first = match[0].partition("\n")[0]
     body = "\n\n".join([*paragraphs, source_words(part)])
     return f"{first}\n\n{body}\n\n<!-- /figures -->"
 

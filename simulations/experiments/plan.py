@@ -54,7 +54,7 @@ class ExperimentPlan:
     def key(self) -> dict[str, Any]:
         """What decides results, apart from code."""
         return {
-            "datasets": {each.name: each.digest for each in self.datasets},
+            "datasets": {dataset.name: dataset.digest for dataset in self.datasets},
             "encoder": self.encoder,
             "full": self.full,
             "seed": self.seed,

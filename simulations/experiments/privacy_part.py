@@ -132,8 +132,8 @@ def accuracy(ground: PrivateGround, privacy: Privacy, seed: int) -> float:
         noisy = with_noise(*laid_out(sums, privacy, len(domains)), chance.bytes)
         parts.append(as_statistics(sums, noisy))
     total = Statistics(
-        np.sum([each.gram for each in parts], axis=0),
-        np.hstack([each.cross for each in parts]),
+        np.sum([part.gram for part in parts], axis=0),
+        np.hstack([part.cross for part in parts]),
     )
     weights = solve_private(total, privacy, domains, ground.prior, encoder)
     table = compile_router(encoder, weights, margin_for(private=True))
@@ -212,29 +212,31 @@ def _attack_rows(
     prior = ground.prior
     texts = ground.dataset.train[ground.dataset.domains[0]]
     own, control = halves(texts, ground.encoder, prior)
-    told, swapped = (
+    measured, swapped = (
         audit_halves(*pair, ground.encoder, prior, privacy, chance.bytes)
         for pair in ((own, control), (control, own))
     )
-    auc = told.membership_auc
+    auc = measured.membership_auc
     # halves that differ by chance favour one direction as much as they hinder the other
-    pairs = mean(each.membership_auc.own_against_control for each in (told, swapped))
+    pairs = mean(
+        audit.membership_auc.own_against_control for audit in (measured, swapped)
+    )
     documents = canaries(ground.encoder, prior, CANARIES, chance)
     planted = plant(privacy, documents, PLANTED_RUNS, chance, chance.bytes)
-    for each in told.findings:
+    for finding in measured.findings:
         shares = (
-            each.own.recovered,
-            each.control.recovered,
-            each.own.chance,
+            finding.own.recovered,
+            finding.control.recovered,
+            finding.own.chance,
             pairs,
             planted.auc,
             auc.worst_case,
             auc.allowed,
         )
         yield (
-            told.privacy,
-            f"{told.epsilon:g}",
-            each.view,
-            told.documents,
+            measured.privacy,
+            f"{measured.epsilon:g}",
+            finding.view,
+            measured.documents,
             *(100 * (share or 0) for share in shares),
         )

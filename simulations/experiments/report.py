@@ -39,8 +39,8 @@ class ReportTable:
         return re.sub(r"\W+", "-", self.title.lower()).strip("-") + ".svg"
 
     def column(self, name: str) -> tuple[Cell, ...]:
-        place = self.columns.index(name)
-        return tuple(row[place] for row in self.rows)
+        index = self.columns.index(name)
+        return tuple(row[index] for row in self.rows)
 
 
 @dataclass(frozen=True, slots=True)

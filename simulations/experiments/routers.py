@@ -171,7 +171,7 @@ def milliseconds(routes: Sequence[Route], prompts: Sequence[str]) -> list[float]
 
     passes = [partial(one_by_one, route) for route in routes]
     seconds = seconds_in_turns(*passes, rounds=PASSES, clock=time.process_time)
-    return [1e3 * each / len(prompts) for each in seconds]
+    return [1e3 * second / len(prompts) for second in seconds]
 
 
 def read_once(embed: Embed) -> Embed:
@@ -228,7 +228,9 @@ def our_release(plan: ExperimentPlan, dataset: Dataset, features: str) -> Path:
 def _line(name: str, router: Router, dataset: Dataset) -> RouterLine:
     def route(prompts: Sequence[str]) -> Places:
         decisions = router.route_many(list(prompts))
-        return np.array([dataset.domains.index(each.best) for each in decisions])
+        return np.array(
+            [dataset.domains.index(decision.best) for decision in decisions]
+        )
 
     return RouterLine(name, {router.selector.name: route})
 

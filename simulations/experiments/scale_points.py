@@ -141,8 +141,8 @@ def holders(mode: Mode) -> Callable[[int, Path], Figures]:
             "CPU s": coordinator + processes,
             # of a small one, which runs in one process, it cannot be told
             "of the coordinator, CPU s": coordinator if processes else None,
-            "of a holder, CPU s": sum(each["seconds"] for each in answers),
-            "a holder sends, MB": sum(each["bytes"] for each in answers) / 1e6,
+            "of a holder, CPU s": sum(answer["seconds"] for answer in answers),
+            "a holder sends, MB": sum(answer["bytes"] for answer in answers) / 1e6,
             "memory, GB": holder.gb,
         }
 
@@ -168,7 +168,7 @@ class OneHoldersWork:
             self._holders = sorted(event.holders)
         if isinstance(event, ReleaseDelivered):
             children = multiprocessing.active_children()
-            self.gb = peak_gb() + sum(peak_gb(each.pid or 0) for each in children)
+            self.gb = peak_gb() + sum(peak_gb(child.pid or 0) for child in children)
 
     def answer(self, holder: Holder, request: Packet) -> Packet:
         if holder.folder.name != self._holders[-1]:
@@ -218,8 +218,8 @@ def domains(count: int, work: Path) -> Figures:
     texts = in_turn(dataset.train, max(_TEXTS, count))
     encoder = find_encoder(_ENCODER)
     parts = [
-        summed_texts(encoder, DEALT, f"domain-{place:03}", texts[place::count])
-        for place in range(count)
+        summed_texts(encoder, DEALT, f"domain-{index:03}", texts[index::count])
+        for index in range(count)
     ]
     identity = Identity(Ed25519PrivateKey.generate())
     folder = work / "release"
@@ -229,7 +229,7 @@ def domains(count: int, work: Path) -> Figures:
     router = Router.load(folder)
     solving, *routing = seconds_in_turns(
         lambda: solve(total, encoder.scale, DEFAULT_CHOICES.ridge),
-        *(partial(router.route, each) for each in in_turn(dataset.test, _PROMPTS)),
+        *(partial(router.route, text) for text in in_turn(dataset.test, _PROMPTS)),
         rounds=_REPEATS,
         clock=time.process_time,
     )
@@ -250,7 +250,7 @@ def features(width: int, work: Path) -> Figures:
     sums_of = partial(summed, encoder.table, WINDOW, batches)
     (summing,) = seconds_in_turns(sums_of, rounds=1, clock=time.process_time)
     sums = sums_of()
-    placed = [sums.placed(place, RANDOM_DOMAINS) for place in range(RANDOM_DOMAINS)]
+    placed = [sums.placed(index, RANDOM_DOMAINS) for index in range(RANDOM_DOMAINS)]
     total = reduce(add, placed)
     (solving,) = seconds_in_turns(
         lambda: solve(total, encoder.scale, Ridge()),

@@ -64,7 +64,7 @@ def expected_by_others(
         "kNN over scores": [
             neighbours(min(count, most), algorithm="brute") for count in _NEIGHBOURS
         ],
-        "ridge regression on scores": [ridge(each) for each in _PENALTIES],
+        "ridge regression on scores": [ridge(penalty) for penalty in _PENALTIES],
     }
 
     def worth(model: Any) -> float:

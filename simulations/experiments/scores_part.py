@@ -100,7 +100,7 @@ class Answers:
 
     def table(self, count: int | None, chance: np.random.Generator) -> QualityTable:
         """Of so many questions of each category, drawn at random; None: of all."""
-        drawn = [self.train[place] for place in chance.permutation(len(self.train))]
+        drawn = [self.train[index] for index in chance.permutation(len(self.train))]
         kept = list[ScoredPrompt]()
         taken = Counter[str]()
         for line in drawn:
@@ -156,7 +156,7 @@ def run(plan: ExperimentPlan, folder: Path = SCORES_FOLDER) -> ReportPart:
     words = [_words(table, len(train), len(test), found), _masked_words(table)]
     tables = [_table(ways), _few_scores(answers), _noisy_scores(answers)]
     if set(table.experts) <= set(COSTS):
-        ours = np.array([list(each.scores.values()) for each in decisions])
+        ours = np.array([list(decision.scores.values()) for decision in decisions])
         worths = {"Ridgeway": ours @ table.expected, **others}
         tables.append(_curves(worths, right, table.experts))
     facts = {"prior": PRIOR_SCORES}
@@ -205,8 +205,8 @@ def _curves(
             cost = float(costs[net.argmax(axis=1)].mean())
             quality = 100 * float(at_best(right, net).mean())
             rows.append((f"{name}, μ = {price:g}", cost, quality))
-    for place, name in enumerate(experts):
-        rows.append((name, float(costs[place]), 100 * float(right[:, place].mean())))
+    for index, name in enumerate(experts):
+        rows.append((name, float(costs[index]), 100 * float(right[:, index].mean())))
     return ReportTable(
         "Quality over cost",
         ("who answers", "billion parameters", "right, percent"),
@@ -282,9 +282,9 @@ def noisy_table(table: QualityTable, rho: Fraction, draw: Randomness) -> Quality
 def _masked_words(table: QualityTable) -> str:
     """Whether the sums of scores of one holder a category, under masks, give the same table."""
     vectors = []
-    for place in range(len(table.domains)):
+    for index in range(len(table.domains)):
         own = np.zeros((2, *table.sums.shape), np.int64)
-        own[:, place] = table.sums[place], table.counts[place]
+        own[:, index] = table.sums[index], table.counts[index]
         vectors.append(own.ravel())
     members = [Identity(Ed25519PrivateKey.generate()) for _ in vectors]
     run = masked_sum(members, vectors, {}, lambda purpose, place: secrets.token_bytes)

@@ -119,14 +119,14 @@ class TransformerSentences:
         order = np.argsort([len(own) for own in ids], kind="stable")
         with torch.inference_mode():
             found = [
-                made(self.pooled([ids[place] for place in part])).cpu().numpy()
+                made(self.pooled([ids[index] for index in part])).cpu().numpy()
                 for part in batches(order, size)
             ]
         return np.concatenate(found)[np.argsort(order)]
 
     def ids(self, texts: Sequence[str]) -> list[list[int]]:
         encoded = self.tokenizer.encode_batch([storable(text) for text in texts])
-        return [each.ids for each in encoded]
+        return [encoding.ids for encoding in encoded]
 
     def pooled(self, ids: Sequence[Sequence[int]]) -> torch.Tensor:
         """The mean of each text's last hidden states, special tokens with them, padding without."""
@@ -251,8 +251,8 @@ def _knn_on_use(plan: ExperimentPlan, dataset: Dataset) -> list[RouterLine]:
 def _logistic_on_use(plan: ExperimentPlan, dataset: Dataset) -> list[RouterLine]:
     known = _known_to_use(plan, dataset)
     variants = {
-        f"C = {each:g}": known.route(logistic(known.rows, known.labels, each))
-        for each in STRENGTHS
+        f"C = {strength:g}": known.route(logistic(known.rows, known.labels, strength))
+        for strength in STRENGTHS
     }
     return [RouterLine("logistic regression on USE", variants)]
 
@@ -328,7 +328,7 @@ def _epochs(
     for _ in range(epochs):
         encoder.model.train()
         for part in batches(chance.permutation(len(ids)), TRAINING_BATCH):
-            pooled = encoder.pooled([ids[place] for place in part])
+            pooled = encoder.pooled([ids[index] for index in part])
             scores = classifier.head(torch.nn.functional.dropout(pooled, DROPOUT))
             step(torch.nn.functional.cross_entropy(scores, targets[part]))
         encoder.model.eval()

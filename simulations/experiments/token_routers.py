@@ -99,10 +99,13 @@ def _naive_bayes(plan: ExperimentPlan, dataset: Dataset) -> list[RouterLine]:
     counts = token_counts(encoder.tokenizer, split(dataset).fit, encoder.rows)
     columns = np.arange(len(dataset.domains))
     variants = {
-        f"{each:g} added to every count": table_route(
-            encoder.tokenizer, compiled(log_likelihoods(counts, each)), AVERAGE, columns
+        f"{smoothing:g} added to every count": table_route(
+            encoder.tokenizer,
+            compiled(log_likelihoods(counts, smoothing)),
+            AVERAGE,
+            columns,
         )
-        for each in SMOOTHINGS
+        for smoothing in SMOOTHINGS
     }
     return [RouterLine("naive Bayes on token counts", variants)]
 
@@ -204,8 +207,8 @@ def _ir3de(plan: ExperimentPlan, dataset: Dataset) -> list[RouterLine]:
 
     def routes(table: TokenTable, *selectors: Selector) -> dict[str, Route]:
         return {
-            _words(each): table_route(encoder.tokenizer, table, each, columns)
-            for each in selectors
+            _words(selector): table_route(encoder.tokenizer, table, selector, columns)
+            for selector in selectors
         }
 
     entropy = [Selector("entropy", k) for k in VOTERS]

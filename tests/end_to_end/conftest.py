@@ -1,4 +1,4 @@
-"""A workshop, a browser, and fixtures for a story of several tests in one module, each of which
+"""A browser, and fixtures for a story of several tests in one module, each of which
 begins where the one before ended.
 
 A module that tells a story has a fixture `town`, the deployment that the story is about.
@@ -11,17 +11,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.commands import Workshop, workshop
 from tests.support.deployment import Deployment
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
-
-
-@pytest.fixture(scope="module")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
-    """All that commands need, made once for a module."""
-    return workshop(tmp_path_factory.mktemp("workshop"))
 
 
 @pytest.fixture(scope="module")

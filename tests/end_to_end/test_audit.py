@@ -11,7 +11,7 @@ from ridgeway.common.base.settings import WordFeatures
 from ridgeway.common.encoding.encoder_files import save_encoder
 from ridgeway.common.encoding.table_encoder import with_words
 from ridgeway.simulations.audit import AuditedHolder, attack_cohort, read_summed
-from tests.support.commands import Finished, Workshop, listing, workshop
+from tests.support.commands import Finished, Workshop, command_line, listing, workshop
 from tests.support.corpora_on_disk import ALPHABETS, job, sentences, write_jsonl
 from tests.support.tiny import tiny_encoder
 
@@ -35,35 +35,14 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
     made = workshop(tmp_path_factory.mktemp("workshop"))
     for domain in ALPHABETS:
         write_jsonl(made / "data" / f"{domain}.train.jsonl", sentences(domain, 40))
-        words = (
-            "--domain",
-            domain,
-            "--window",
-            "1",
-            "--holdout",
-            "0.1",
-            "--max-tokens",
-            "150",
-        )
-        out = made / f"{domain}.one.stats"
-        done = made.call(
-            "client",
-            "prepare",
-            made / f"{domain}.jsonl",
-            *words,
-            "--encoder",
-            made.encoder,
-            "--out",
-            out,
-        )
-        assert done.code == 0, done
+        words = ("--domain", domain, "--out", f"{domain}.one.stats")
+        sampling = "--window 1 --holdout 0.1 --max-tokens 150"
+        assert made.prepare(sampling, *words, f"{domain}.jsonl").good
     return made
 
 
 def audit(shop: Workshop, *words: str | Path) -> Finished:
-    done = shop.call("audit", "--encoder", shop.encoder, *words)
-    assert done.code == 0, done
-    return done
+    return shop.do("audit --encoder", shop.encoder, *command_line(words))
 
 
 # One holder
@@ -73,8 +52,8 @@ def test_single_tokens_come_back_whole(shop: Workshop) -> None:
     """Held-out and cut-off text is not in the sums, and the truth counts neither: all that was
     summed is recovered.
     """
-    told = audit(shop, "law.one.stats", "--corpus", "law.jsonl", "--json").json
-    clear, alone = told["findings"]
+    report = audit(shop, "law.one.stats --corpus law.jsonl --json").json
+    clear, alone = report["findings"]
     assert SHARES | {"view", "window", "max_tokens", "proven", "seconds"} == set(clear)
     assert clear["proven"]
     assert (
@@ -85,11 +64,11 @@ def test_single_tokens_come_back_whole(shop: Workshop) -> None:
     ) == (1.0, 1.0, 1.0, 1)
     assert alone["view"] == "column of B alone"
     assert not alone["proven"]
-    assert told["weighting_undone"]
-    assert told["advice"].startswith(
+    assert report["weighting_undone"]
+    assert report["advice"].startswith(
         "Every token of this corpus and its exact count can be computed"
     )
-    shown = audit(shop, "law.one.stats", "--corpus", "law.jsonl").stdout
+    shown = audit(shop, "law.one.stats --corpus law.jsonl").stdout
     assert (
         "rare tokens: those that occur once or twice in what was summed" in shown
         and "100.0 %" in shown
@@ -118,20 +97,20 @@ def test_words_beside_tokens_hide_no_token(tmp_path: Path) -> None:
         AuditedHolder(name, summed[work.sampling], truth) for name in ("law", "code")
     ]
     named = {
-        each.view
-        for each in attack_cohort(pair, 0, work.sampling, encoder)
-        if each.proven
+        finding.view
+        for finding in attack_cohort(pair, 0, work.sampling, encoder)
+        if finding.proven
     }
     assert named == {"clear statistics", "total of 2: union", "difference of totals"}
 
 
 def test_windows_prove_nothing(shop: Workshop) -> None:
     """The advice speaks of frequent tokens, and no count is claimed to be proven."""
-    told = audit(shop, "law.stats", "--corpus", "law.jsonl", "--json").json
-    assert [finding["window"] for finding in told["findings"]] == [64, 64]
-    assert not any(finding["proven"] for finding in told["findings"])
-    assert told["findings"][0]["exact"] < 1
-    assert told["advice"].startswith("These sums do not reveal the counts")
+    report = audit(shop, "law.stats --corpus law.jsonl --json").json
+    assert [finding["window"] for finding in report["findings"]] == [64, 64]
+    assert not any(finding["proven"] for finding in report["findings"])
+    assert report["findings"][0]["exact"] < 1
+    assert report["advice"].startswith("These sums do not reveal the counts")
 
 
 def test_without_the_corpus_the_tokens_are_shown(shop: Workshop) -> None:
@@ -142,8 +121,8 @@ def test_without_the_corpus_the_tokens_are_shown(shop: Workshop) -> None:
     )
     assert re.search(r"^most frequent: '[^']+' \d", done.stdout, re.MULTILINE)
     assert done.stdout.rstrip().endswith("prefer windows in a masked round.")
-    told = audit(shop, "law.one.stats", "--json").json["findings"][0]
-    assert set(told) == {"view", "window", "max_tokens", "found", "proven", "seconds"}
+    report = audit(shop, "law.one.stats --json").json["findings"][0]
+    assert set(report) == {"view", "window", "max_tokens", "found", "proven", "seconds"}
 
 
 # A cohort
@@ -153,12 +132,10 @@ def test_every_view_of_a_cohort(shop: Workshop) -> None:
     """Single tokens: the clear statistics, the union and the difference come back exactly, the
     column does not.
     """
-    told = audit(
-        shop, "--data", "data", "--windows", "1", "--holder", "law", "--json"
-    ).json
-    assert told["holder"] == "law"
-    assert told["cohort"] == sorted(ALPHABETS)
-    by_view = {finding["view"]: finding for finding in told["findings"]}
+    report = audit(shop, "--data data --windows 1 --holder law --json").json
+    assert report["holder"] == "law"
+    assert report["cohort"] == sorted(ALPHABETS)
+    by_view = {finding["view"]: finding for finding in report["findings"]}
     assert list(by_view) == [
         "clear statistics",
         "column of B alone",
@@ -181,7 +158,7 @@ def test_every_view_of_a_cohort(shop: Workshop) -> None:
 
 def test_a_folder_of_text_is_audited_for_each_window(shop: Workshop) -> None:
     """Table on stdout, steps on stderr, five views a window."""
-    done = audit(shop, "--data", "data", "--windows", "8", "--windows", "1")
+    done = audit(shop, "--data data --windows 8 --windows 1")
     assert done.stdout.startswith("holder ")
     rows = re.findall(r"^ (clear|column|total|difference) ", done.stdout, re.MULTILINE)
     assert len(rows) == 10
@@ -249,16 +226,7 @@ def test_what_cannot_be_audited_is_refused(
 def public(shop: Workshop) -> Path:
     """A prior of the workshop's own text, and enough of it for two halves."""
     write_jsonl(shop / "more" / "law.train.jsonl", sentences("law", 120))
-    done = shop.call(
-        "prior",
-        "make",
-        shop / "data",
-        "--encoder",
-        shop.encoder,
-        "--out",
-        shop / "prior",
-    )
-    assert done.code == 0, done
+    shop.do("prior make data --out prior --encoder", shop.encoder)
     return shop / "prior"
 
 
@@ -267,25 +235,24 @@ def test_documents_under_noise_are_held_against_a_control(
     shop: Workshop, public: Path, mode: str
 ) -> None:
     """Both halves, chance, and membership beside what ε allows; in words and for programs."""
-    words = (
-        "--data",
-        shop / "more",
-        "--epsilon",
-        "1",
-        "--privacy",
+    words = ("--data more --epsilon 1 --privacy", mode, "--prior", public)
+    report = audit(shop, *words, "--json").json
+    assert (report["domain"], report["privacy"], report["epsilon"]) == (
+        "law",
         mode,
-        "--prior",
-        public,
+        1.0,
     )
-    told = audit(shop, *words, "--json").json
-    assert (told["domain"], told["privacy"], told["epsilon"]) == ("law", mode, 1.0)
-    assert {"own", "control", "view"} == set(told["findings"][0]) and set(
-        told["findings"][0]["own"]
+    assert {"own", "control", "view"} == set(report["findings"][0]) and set(
+        report["findings"][0]["own"]
     ) == SHARES
     assert (
-        told["membership_auc"]["worst_case"] < told["membership_auc"]["allowed"] < 0.74
+        report["membership_auc"]["worst_case"]
+        < report["membership_auc"]["allowed"]
+        < 0.74
     )
-    assert told["canaries"]["guesses"] == 20_000 and told["canaries"]["at_least"] < 1
+    assert (
+        report["canaries"]["guesses"] == 20_000 and report["canaries"]["at_least"] < 1
+    )
     shown = audit(shop, *words, "--canaries", "0").stdout
     assert (
         "of the control" in shown
@@ -299,53 +266,25 @@ def test_a_holder_audits_its_own_documents_under_noise(
 ) -> None:
     """The statistics file names domain and held-out share; the documents are read whole."""
     text = shop / "more" / "law.train.jsonl"
-    assert shop.prepare(text, "--domain", "law", "--out", shop / "more.stats").code == 0
-    told = audit(
-        shop,
-        "more.stats",
-        "--corpus",
-        text,
-        "--epsilon",
-        "8",
-        "--prior",
-        public,
-        "--json",
-    ).json
-    assert told["domain"] == "law" and 20 <= told["documents"] < 100
+    assert shop.prepare(text, "--domain", "law", "--out", "more.stats").code == 0
+    words = ("more.stats --epsilon 8 --json --corpus", text, "--prior", public)
+    report = audit(shop, *words).json
+    assert report["domain"] == "law" and 20 <= report["documents"] < 100
 
 
 def test_an_audit_under_noise_says_what_it_needs(shop: Workshop, public: Path) -> None:
     """One sentence each, and no traceback."""
-    for words, told in (
-        (
-            (
-                "audit",
-                "--data",
-                "more",
-                "--holder",
-                "nobody",
-                "--epsilon",
-                "1",
-                "--prior",
-                public,
-            ),
-            "no holder 'nobody'",
-        ),
-        (("audit", "law.stats", "--epsilon", "1", "--prior", public), "use --corpus"),
-        (
-            ("audit", "law.stats", "--epsilon", "99", "--prior", public),
-            "ε must be above 0",
-        ),
-        (
-            ("audit", "law.stats", "--epsilon", "1", "--privacy", "none"),
-            "there is no privacy mode 'none'",
-        ),
-        (
-            ("audit", "law.stats", "--epsilon", "1", "--prior", "law.stats"),
-            "not a prior",
-        ),
+    for words, sentence in (
+        ("--data more --holder nobody --epsilon 1", "no holder 'nobody'"),
+        ("law.stats --epsilon 1", "use --corpus"),
+        ("law.stats --epsilon 99", "ε must be above 0"),
+        ("law.stats --epsilon 1 --privacy none", "there is no privacy mode 'none'"),
+        ("law.stats --epsilon 1 --prior law.stats", "not a prior"),
     ):
-        done = shop.call(*words, "--encoder", shop.encoder)
+        own = ("audit --encoder", shop.encoder, "--prior", public)
+        done = shop.call(*own, *words.split())
         assert (
-            done.code == 2 and told in done.stderr and "Traceback" not in done.stderr
+            done.code == 2
+            and sentence in done.stderr
+            and "Traceback" not in done.stderr
         ), done

@@ -24,20 +24,20 @@ from tests.support.tiny import tiny_encoder
 
 
 @pytest.fixture
-def place(shop: Workshop, tmp_path: Path) -> Path:
+def folder(shop: Workshop, tmp_path: Path) -> Path:
     """A folder with the outputs of earlier runs: out.stats and release/."""
     shutil.copy(shop / "medicine.stats", tmp_path / "out.stats")
     shutil.copytree(shop / "release", tmp_path / "release")
     return tmp_path
 
 
-def state(shop: Workshop, place: Path) -> dict[str, str]:
+def state(shop: Workshop, folder: Path) -> dict[str, str]:
     """Every file that a refused command must leave as it is; and the cache may not hold half a
     file.
     """
     half_written = [path for path in shop.cache.rglob("*") if path.name.startswith(".")]
     assert half_written == []
-    kept = listing(shop.folder, place)
+    kept = listing(shop.folder, folder)
     return {
         name: digest
         for name, digest in kept.items()
@@ -47,15 +47,15 @@ def state(shop: Workshop, place: Path) -> dict[str, str]:
 
 def refused(
     shop: Workshop,
-    place: Path,
+    folder: Path,
     *words: str | Path,
     in_process: bool = True,
     **options: Any,
 ) -> str:
     """A command that must be refused; returns the sentence."""
-    before = state(shop, place)
-    done = (shop.call if in_process else shop.run)(*words, cwd=place, **options)
-    assert state(shop, place) == before
+    before = state(shop, folder)
+    done = (shop.call if in_process else shop.run)(*words, cwd=folder, **options)
+    assert state(shop, folder) == before
     return sentence(done)
 
 
@@ -69,26 +69,26 @@ def sentence(done: Finished) -> str:
 
 @pytest.mark.parametrize("words", ["client inspect nowhere", "--unheard-of"])
 def test_a_refusal_is_the_same_in_a_process_of_its_own(
-    shop: Workshop, place: Path, words: str
+    shop: Workshop, folder: Path, words: str
 ) -> None:
     """What the other tests see of the command's main function is what a shell sees of the
     command.
     """
-    alone = refused(shop, place, *words.split(), in_process=False)
-    assert alone == refused(shop, place, *words.split(), in_process=True)
+    alone = refused(shop, folder, *words.split(), in_process=False)
+    assert alone == refused(shop, folder, *words.split(), in_process=True)
 
 
 # prepare
 
 
 def refused_prepare(
-    shop: Workshop, place: Path, *words: str | Path, **options: Any
+    shop: Workshop, folder: Path, *words: str | Path, **options: Any
 ) -> str:
     """A refused `client prepare` into an existing file; a later option takes the place of an
     earlier one.
     """
-    own = ("--encoder", shop.encoder, "--domain", "law", "--out", place / "out.stats")
-    return refused(shop, place, "client", "prepare", *own, *words, **options)
+    own = ("--encoder", shop.encoder, "--domain", "law", "--out", folder / "out.stats")
+    return refused(shop, folder, "client prepare", *own, *words, **options)
 
 
 CORPORA: dict[str, tuple[Callable[[Path], object], str]] = {
@@ -108,12 +108,12 @@ CORPORA: dict[str, tuple[Callable[[Path], object], str]] = {
 
 @pytest.mark.parametrize("name", CORPORA)
 def test_a_corpus_that_cannot_be_used_is_refused(
-    shop: Workshop, place: Path, name: str
+    shop: Workshop, folder: Path, name: str
 ) -> None:
     """The sentence names the file, the place in it and what was seen there."""
     make, message = CORPORA[name]
-    make(place / name)
-    assert re.search(message, refused_prepare(shop, place, name, "--holdout", "0"))
+    make(folder / name)
+    assert re.search(message, refused_prepare(shop, folder, name, "--holdout", "0"))
 
 
 @pytest.mark.parametrize(
@@ -146,58 +146,60 @@ def test_a_corpus_that_cannot_be_used_is_refused(
     ],
 )
 def test_a_word_that_prepare_cannot_use_is_refused(
-    shop: Workshop, place: Path, words: str, message: str
+    shop: Workshop, folder: Path, words: str, message: str
 ) -> None:
     """The sentence says what was given and what could be."""
     assert re.search(
-        message, refused_prepare(shop, place, shop / "law.jsonl", *words.split())
+        message, refused_prepare(shop, folder, shop / "law.jsonl", *words.split())
     )
 
 
 def test_a_number_of_threads_is_minded_on_every_system(
-    shop: Workshop, place: Path, monkeypatch: pytest.MonkeyPatch
+    shop: Workshop, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where the system cannot tell the affinity of a process, what was asked for is still what
     counts.
     """
     monkeypatch.delattr(os, "sched_getaffinity", raising=False)
     assert "at least one thread is needed, not -1" in refused_prepare(
-        shop, place, shop / "law.jsonl", "--threads", "-1"
+        shop, folder, shop / "law.jsonl", "--threads", "-1"
     )
 
 
 def test_prepare_without_a_domain_or_a_file_is_refused(
-    shop: Workshop, place: Path
+    shop: Workshop, folder: Path
 ) -> None:
     """The sentence names what is missing."""
     out = ("--out", "out.stats", "--encoder", shop.encoder)
     assert "Missing option '--domain'" in refused(
-        shop, place, "client", "prepare", shop / "law.jsonl", *out
+        shop, folder, "client prepare", shop / "law.jsonl", *out
     )
     assert "Missing argument 'CORPUS...'" in refused(
-        shop, place, "client", "prepare", *out, "--domain", "law"
+        shop, folder, "client prepare --domain law", *out
     )
 
 
 # Statistics files
 
 
-def test_statistics_that_are_not_there_are_refused(shop: Workshop, place: Path) -> None:
+def test_statistics_that_are_not_there_are_refused(
+    shop: Workshop, folder: Path
+) -> None:
     """By every command that reads them."""
     for words in (
         ("client", "inspect", "law.stats"),
         ("coordinator", "solve", "law.stats", "--out", "release"),
     ):
-        assert refused(shop, place, *words) == "there is no statistics file law.stats"
+        assert refused(shop, folder, *words) == "there is no statistics file law.stats"
 
 
 def test_a_file_of_another_kind_is_no_statistics_file(
-    shop: Workshop, place: Path
+    shop: Workshop, folder: Path
 ) -> None:
     """Neither text nor the table of a router."""
-    for path in (shop / "law.jsonl", place / "release" / "router.safetensors"):
+    for path in (shop / "law.jsonl", folder / "release" / "router.safetensors"):
         assert "is not a statistics file, or is corrupt" in refused(
-            shop, place, "client", "inspect", path
+            shop, folder, "client inspect", path
         )
 
 
@@ -205,11 +207,11 @@ def test_a_file_of_another_kind_is_no_statistics_file(
 
 
 def refused_solve(
-    shop: Workshop, place: Path, *words: str | Path, **options: Any
+    shop: Workshop, folder: Path, *words: str | Path, **options: Any
 ) -> str:
     """A refused `coordinator solve` into the folder of an earlier release."""
-    own = ("--encoder", shop.encoder, "--out", place / "release")
-    return refused(shop, place, "coordinator", "solve", *own, *words, **options)
+    own = ("--encoder", shop.encoder, "--out", folder / "release")
+    return refused(shop, folder, "coordinator solve", *own, *words, **options)
 
 
 @pytest.mark.parametrize(
@@ -227,13 +229,13 @@ def refused_solve(
     ],
 )
 def test_a_word_that_solve_cannot_use_is_refused(
-    shop: Workshop, place: Path, words: str, message: str
+    shop: Workshop, folder: Path, words: str, message: str
 ) -> None:
     """The sentence says what was given and what could be."""
     assert re.search(
         message,
         refused_solve(
-            shop, place, shop / "law.stats", shop / "code.stats", *words.split()
+            shop, folder, shop / "law.stats", shop / "code.stats", *words.split()
         ),
     )
 
@@ -242,15 +244,15 @@ def test_a_word_that_solve_cannot_use_is_refused(
     "words", [["law.stats"], ["law.stats", "code.stats", "--out", "thesis"]]
 )
 def test_a_refused_first_solve_makes_no_key(
-    shop: Workshop, place: Path, words: list[str]
+    shop: Workshop, folder: Path, words: list[str]
 ) -> None:
     """The signing key is made when there is something to sign: the sentence stands alone."""
-    (place / "thesis").mkdir()
-    (place / "thesis" / "chapter.txt").write_text("years of work")
+    (folder / "thesis").mkdir()
+    (folder / "thesis" / "chapter.txt").write_text("years of work")
     for name in ("law.stats", "code.stats"):
-        shutil.copy(shop / name, place / name)
-    refused_solve(shop, place, *words, RIDGEWAY_CONFIG=str(place / "config"))
-    assert not (place / "config").exists()
+        shutil.copy(shop / name, folder / name)
+    refused_solve(shop, folder, *words, RIDGEWAY_CONFIG=str(folder / "config"))
+    assert not (folder / "config").exists()
 
 
 # A disk that is full
@@ -272,21 +274,21 @@ def small_files() -> None:
     ],
 )
 def test_a_full_disk_leaves_what_was_there(
-    shop: Workshop, place: Path, words: str
+    shop: Workshop, folder: Path, words: str
 ) -> None:
     """Earlier results stay whole, new ones are not there in part, and with room the same command
     succeeds.
     """
-    write_jsonl(place / "new.jsonl", sentences("law", 30))
-    shutil.copytree(shop / "tests", place / "tests")
+    write_jsonl(folder / "new.jsonl", sentences("law", 30))
+    shutil.copytree(shop / "tests", folder / "tests")
     for name in ("law.stats", "code.stats"):
-        shutil.copy(shop / name, place / name)
+        shutil.copy(shop / name, folder / name)
     given = words.replace("ENCODER", shop.encoder).split()
-    said = refused(shop, place, *given, in_process=False, before=small_files)
+    said = refused(shop, folder, *given, in_process=False, before=small_files)
     assert said.startswith("the disk is full") and said.endswith(
         "run the same command again"
     )
-    assert shop.call(*given, cwd=place).code == 0
+    assert shop.call(*given, cwd=folder).code == 0
 
 
 # route, evaluate, encoder
@@ -326,32 +328,30 @@ def test_a_full_disk_leaves_what_was_there(
     ],
 )
 def test_a_command_that_cannot_be_done_is_refused(
-    shop: Workshop, place: Path, words: str, message: str
+    shop: Workshop, folder: Path, words: str, message: str
 ) -> None:
     """The sentence says what was seen, and where."""
-    assert re.search(message, refused(shop, place, *words.split()))
+    assert re.search(message, refused(shop, folder, *words.split()))
 
 
-def test_only_the_signer_may_sign_a_proposal(shop: Workshop, place: Path) -> None:
+def test_only_the_signer_may_sign_a_proposal(shop: Workshop, folder: Path) -> None:
     """Another coordinator's key does not sign this one's release again."""
-    own: dict[str, Any] = {"RIDGEWAY_CONFIG": str(place / "config")}
-    assert (
-        shop.solve("law.stats", "code.stats", "--out", place / "other", **own).code == 0
-    )
-    words = ("evaluate", "release", shop / "tests", "--propose", "--sign")
-    said = refused(shop, place, *words, **own)
+    own: dict[str, Any] = {"RIDGEWAY_CONFIG": str(folder / "config")}
+    assert shop.solve("law.stats code.stats --out", folder / "other", **own).code == 0
+    words = ("evaluate release --propose --sign", shop / "tests")
+    said = refused(shop, folder, *words, **own)
     assert "set the coordinator's key with --key-file" in said
     assert load_release(shop / "release").signer[:12] in said
 
 
 def test_statistics_of_another_encoder_than_is_named_are_refused(
-    shop: Workshop, place: Path
+    shop: Workshop, folder: Path
 ) -> None:
     """The sentence names both fingerprints."""
     other = tiny_encoder(seed=1)
-    save_encoder(other, place / "other")
+    save_encoder(other, folder / "other")
     said = refused_solve(
-        shop, place, shop / "law.stats", shop / "code.stats", "--encoder", "dir:other"
+        shop, folder, shop / "law.stats", shop / "code.stats", "--encoder", "dir:other"
     )
     assert other.fingerprint in said
     assert load_prepared(shop / "law.stats").fingerprint in said

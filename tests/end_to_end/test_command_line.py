@@ -14,18 +14,11 @@ import pytest
 from ridgeway.__main__ import COMMANDS
 from ridgeway.common.routing.release import load_release
 from ridgeway.common.statistics.statistics_file import load_prepared
-from tests.support.commands import RIDGEWAY, WIDTH, Finished, Workshop
+from tests.support.commands import RIDGEWAY, WIDTH, Workshop
 from tests.support.corpora_on_disk import ALPHABETS, sentences, write_jsonl
 from tests.support.waiting import MAX_WAIT_S
 
 DOMAINS = sorted(ALPHABETS)
-
-
-def good(finished: Finished) -> Finished:
-    """A command that did what it was asked to."""
-    assert "Traceback" not in finished.stderr
-    assert finished.code == 0, finished.stderr
-    return finished
 
 
 # The whole way
@@ -42,40 +35,21 @@ def test_from_private_files_to_a_calibrated_route(
     """
     for domain in DOMAINS:
         out = tmp_path / f"{domain}.stats"
-        words = (
-            "--domain",
-            domain,
-            "--out",
-            out,
-            "--window",
-            "64",
-            "--holdout",
-            "0",
-            "--threads",
-            "2",
-        )
         call = shop.run if domain == "law" else shop.call
-        done = good(
-            call(
-                "client",
-                "prepare",
-                shop / f"{domain}.jsonl",
-                *words,
-                "--encoder",
-                shop.encoder,
-            )
-        )
+        done = call(
+            "client prepare --window 64 --holdout 0 --threads 2",
+            *(f"{domain}.jsonl", "--domain", domain, "--encoder", shop.encoder),
+            *("--out", out),
+        ).good
         assert done.stdout == ""
         assert "1 file" in done.stderr
         assert "wrote" in done.stderr
         assert out.read_bytes() == (shop / f"{domain}.stats").read_bytes()
     release = tmp_path / "release"
     stats = [tmp_path / f"{domain}.stats" for domain in reversed(DOMAINS)]
-    solved = good(
-        shop.run(
-            "coordinator", "solve", *stats, "--out", release, "--encoder", shop.encoder
-        )
-    )
+    solved = shop.run(
+        "coordinator solve", *stats, "--out", release, "--encoder", shop.encoder
+    ).good
     assert solved.stdout == ""
     names = ("manifest.json", "router.safetensors", "tokenizer.json")
     assert sorted(path.name for path in release.iterdir()) == sorted(names)
@@ -84,15 +58,11 @@ def test_from_private_files_to_a_calibrated_route(
         for name in names
     )
 
-    assert "not calibrated" in good(shop.call("route", release, "abcdefgh")).stdout
-    accuracy = good(shop.run("evaluate", release, shop / "tests", "--json")).json[
-        "accuracy"
-    ]
+    assert "not calibrated" in shop.do("route", release, "abcdefgh").stdout
+    accuracy = shop.run("evaluate --json", release, "tests").good.json["accuracy"]
     assert accuracy == 100
 
-    data = shop / "tests"
-    proposing = shop.run("evaluate", release, data, "--propose", "--sign", "--json")
-    signed = good(proposing).json
+    signed = shop.run("evaluate --propose --sign --json", release, "tests").good.json
     fitted = signed["proposal"]["confidence"]
     assert (
         signed["release"]
@@ -101,13 +71,11 @@ def test_from_private_files_to_a_calibrated_route(
     )
     assert fitted["temperature"] == load_release(release).confidence.temperature != 1
     assert fitted["gap_after"] < fitted["gap_before"]
-    routed = good(shop.run("route", release, "abcdefgh")).stdout
+    routed = shop.run("route", release, "abcdefgh").good.stdout
     assert routed.startswith("law ")
     assert "confidence" in routed
     assert "not calibrated" not in routed
-    assert (
-        good(shop.call("route", release, "0123", "--json")).json["calibrated"] is True
-    )
+    assert shop.do("route --json", release, "0123").json["calibrated"] is True
 
 
 # client
@@ -119,43 +87,22 @@ def test_parts_add_up_on_the_command_line(shop: Workshop, tmp_path: Path) -> Non
     files = [shop / f"{domain}.jsonl" for domain in DOMAINS]
     corpus: list[str | Path] = [*files, "--domain", "law", "--encoder", shop.encoder]
     for number in (1, 2, 3):
-        done = good(
-            shop.call(
-                "client", "prepare", *corpus, "--part", f"{number}/3", "--out", out
-            )
-        )
+        done = shop.do("client prepare", *corpus, "--part", f"{number}/3", "--out", out)
         assert f"part {number} of 3" in done.stderr
         assert not out.exists()
-    facts = good(
-        shop.call("client", "prepare", *corpus, "--part", "1/3", "--out", out, "--json")
-    ).json
+    facts = shop.do("client prepare --part 1/3 --json", *corpus, "--out", out).json
     assert (facts["part"], facts["of"], facts["files_read"]) == (1, 3, 0)
     assert (
-        good(shop.call("client", "prepare", *corpus, "--out", out, "--json")).json[
-            "files_read"
-        ]
-        == 0
+        shop.do("client prepare --json", *corpus, "--out", out).json["files_read"] == 0
     )
-    good(
-        shop.call(
-            "client", "prepare", *corpus, "--out", tmp_path / "whole.stats", "--fresh"
-        )
-    )
+    shop.do("client prepare --fresh", *corpus, "--out", tmp_path / "whole.stats")
     assert out.read_bytes() == (tmp_path / "whole.stats").read_bytes()
-    fresh = shop.call(
-        "client", "prepare", *corpus, "--part", "1/3", "--fresh", "--out", out
-    )
+    fresh = shop.call("client prepare --part 1/3 --fresh", *corpus, "--out", out)
     assert fresh.code == 2
     assert "--fresh discards all kept parts; use it without --part" in fresh.stderr
     assert (
         shop.call(
-            "client",
-            "prepare",
-            *corpus,
-            "--engine",
-            "dask",
-            "--out",
-            tmp_path / "no.stats",
+            "client prepare --engine dask", *corpus, "--out", tmp_path / "no.stats"
         ).code
         == 2
     )
@@ -165,7 +112,7 @@ def test_prepare_says_in_json_what_it_met(shop: Workshop, tmp_path: Path) -> Non
     """Counts, the file and its digest, for programs."""
     path = write_jsonl(tmp_path / "a.jsonl", [*sentences("law", 40), "", " "])
     out = tmp_path / "new" / "law.stats"
-    facts = good(shop.prepare(path, "--domain", "law", "--out", out, "--json")).json
+    facts = shop.prepare(path, "--domain", "law", "--out", out, "--json").good.json
     assert facts["documents"] == 40
     assert facts["empty"] == 2
     assert 0 < facts["held_out"] < 10
@@ -173,7 +120,7 @@ def test_prepare_says_in_json_what_it_met(shop: Workshop, tmp_path: Path) -> Non
     assert facts["samples"] == load_prepared(out).statistics.mass
     assert facts["digest"] == load_prepared(out).digest
     assert facts["bytes"] == out.stat().st_size
-    again = good(shop.prepare(path, "--domain", "law", "--out", out, "--json")).json
+    again = shop.prepare(path, "--domain", "law", "--out", out, "--json").good.json
     assert again["files_read"] == 0
     assert again["digest"] == facts["digest"]
 
@@ -184,16 +131,12 @@ def test_settings_on_the_command_line_are_those_of_the_file(
     """Window, limit and fields arrive where they are used."""
     path = write_jsonl(tmp_path / "a.jsonl", ["abcdefgh" * 4] * 3, field="body")
     words = (
-        "--window",
-        "8",
-        "--max-tokens",
-        "16",
-        "--holdout",
-        "0",
-        "--text-field",
-        "prompt,body",
+        "--domain law --window 8 --max-tokens 16 --holdout 0 --text-field prompt,body"
     )
-    good(shop.prepare(path, "--domain", "law", "--out", tmp_path / "law.stats", *words))
+    shop.do(
+        f"client prepare {words} --encoder",
+        *(shop.encoder, path, "--out", tmp_path / "law.stats"),
+    )
     prepared = load_prepared(tmp_path / "law.stats")
     assert prepared.sampling.to_json() == {"window": 8, "max_tokens": 16}
     assert prepared.statistics.mass == 6
@@ -202,7 +145,7 @@ def test_settings_on_the_command_line_are_those_of_the_file(
 def test_inspect_shows_what_would_leave(shop: Workshop) -> None:
     """Every figure of the file, as a table and as JSON, and that no text is in it."""
     prepared = load_prepared(shop / "law.stats")
-    facts = good(shop.call("client", "inspect", shop / "law.stats", "--json")).json
+    facts = shop.do("client inspect --json law.stats").json
     assert facts["domain"] == "law"
     assert facts["fingerprint"] == prepared.fingerprint
     assert (facts["window"], facts["features"], facts["samples"]) == (
@@ -216,7 +159,7 @@ def test_inspect_shows_what_would_leave(shop: Workshop) -> None:
         "none",
     )
     assert facts["digest"] == prepared.digest
-    shown = good(shop.call("client", "inspect", shop / "law.stats"))
+    shown = shop.do("client inspect law.stats")
     assert shown.stderr == ""
     assert all(
         str(facts[name]) in shown.stdout
@@ -231,21 +174,13 @@ def test_the_paper_preset_reproduces_the_published_settings(
     entropy selector.
     """
     for domain in DOMAINS:
-        words = (
-            "--domain",
-            domain,
-            "--out",
-            tmp_path / f"{domain}.stats",
-            "--preset",
-            "paper",
-            "--json",
-        )
-        facts = good(shop.prepare(shop / f"{domain}.jsonl", *words)).json
+        out = ("--out", tmp_path / f"{domain}.stats")
+        words = ("--preset paper --json --domain", domain, f"{domain}.jsonl")
+        facts = shop.prepare(*words, *out).good.json
         assert (facts["held_out"], facts["samples"]) == (0, facts["tokens"])
     stats = [tmp_path / f"{domain}.stats" for domain in DOMAINS]
-    solved = good(
-        shop.solve(*stats, "--out", tmp_path / "release", "--preset", "paper", "--json")
-    ).json
+    out = ("--preset paper --json --out", tmp_path / "release")
+    solved = shop.solve(*out, *stats).good.json
     manifest = load_release(tmp_path / "release").manifest
     assert manifest["sampling"] == {"window": 1, "max_tokens": 1024}
     assert set(map(tuple, manifest["holdout"].values())) == {(0.0,)}
@@ -258,9 +193,7 @@ def test_the_paper_preset_reproduces_the_published_settings(
         for domain in DOMAINS
     }
     assert (
-        good(
-            shop.call("evaluate", tmp_path / "release", shop / "tests", "--json")
-        ).json["accuracy"]
+        shop.do("evaluate --json", tmp_path / "release", "tests").json["accuracy"]
         == 100
     )
 
@@ -270,11 +203,11 @@ def test_the_paper_preset_reproduces_the_published_settings(
 
 def test_a_prompt_is_routed_to_its_domain(shop: Workshop) -> None:
     """Words for people on one line, figures for programs in JSON."""
-    plain = good(shop.call("route", shop / "release", "abcdefgh"))
+    plain = shop.do("route release abcdefgh")
     assert plain.stdout.startswith("law ")
     assert plain.stdout.count("\n") == 1
     assert plain.stderr == ""
-    decision = good(shop.call("route", shop / "release", "abcdefgh", "--json")).json
+    decision = shop.do("route --json release abcdefgh").json
     assert (decision["domain"], decision["best"], decision["tokens"]) == (
         "law",
         "law",
@@ -289,15 +222,13 @@ def test_a_prompt_is_routed_to_its_domain(shop: Workshop) -> None:
 
 def test_a_decision_is_explained_word_by_word(shop: Workshop) -> None:
     """The weights add up to the margin; the table names the words."""
-    explained = good(
-        shop.call("route", shop / "release", "abcd 0", "--explain", "--json")
-    ).json
+    explained = shop.do("route --explain --json release", "abcd 0").json
     assert [word["text"] for word in explained["explanation"]] == ["abcd", " ", "0"]
     assert sum(word["weight"] for word in explained["explanation"]) == pytest.approx(
         explained["margin"]
     )
     assert explained["explanation"][-1]["domain"] == "code"
-    shown = good(shop.call("route", shop / "release", "abcd 0", "--explain")).stdout
+    shown = shop.do("route --explain release", "abcd 0").stdout
     assert shown.startswith("law ")
     assert "'0'" in shown
 
@@ -307,9 +238,7 @@ def test_prompts_on_standard_input_are_routed_line_by_line(shop: Workshop) -> No
     included.
     """
     prompts = ["abcdefgh", "0123456789", "", "nopqrstuv\r", "0123"]
-    plain = good(
-        shop.call("route", shop / "release", "-", stdin="\n".join(prompts))
-    ).stdout.splitlines()
+    plain = shop.do("route release -", stdin="\n".join(prompts)).stdout.splitlines()
     rows = [line.split("\t") for line in plain]
     assert [row[0] for row in rows][:2] + [row[0] for row in rows][3:] == [
         "law",
@@ -318,38 +247,32 @@ def test_prompts_on_standard_input_are_routed_line_by_line(shop: Workshop) -> No
         "code",
     ]
     assert all(0 < float(row[1]) <= 1 for row in rows)
-    lines = good(
-        shop.call("route", shop / "release", "-", "--json", stdin="\n".join(prompts))
+    lines = shop.do(
+        "route --json release -", stdin="\n".join(prompts)
     ).stdout.splitlines()
     assert [json.loads(line)["tokens"] for line in lines] == [8, 10, 0, 9, 4]
-    alone = good(shop.call("route", shop / "release", "0123456789", "--json")).json
+    alone = shop.do("route --json release 0123456789").json
     assert json.loads(lines[1]) == alone
-    explained = good(
-        shop.call("route", shop / "release", "-", "--explain", stdin="ab\n0")
-    ).stdout.splitlines()
+    explained = shop.do("route --explain release -", stdin="ab\n0").stdout.splitlines()
     assert [len(json.loads(line)["explanation"]) for line in explained] == [1, 1]
 
 
 def test_prompts_of_any_shape_are_routed(shop: Workshop) -> None:
     """Nothing, an emoji, half a character and a special token are prompts like others."""
     for prompt, tokens in (("", 0), ("😀", 1), (" ", 1), ("<end>", 0)):
-        decision = good(
-            shop.call("route", shop / "release", prompt, "--json", "--explain")
-        ).json
+        decision = shop.do("route --json --explain release", prompt).json
         assert decision["tokens"] == tokens
         assert decision["domain"] in DOMAINS
-    empty = good(shop.call("route", shop / "release", "", "--json")).json
+    empty = shop.do("route --json release", "").json
     assert empty["scores"] == {domain: pytest.approx(1 / 3) for domain in DOMAINS}
-    assert good(shop.call("route", shop / "release", "", "--explain")).stdout
-    assert good(
-        shop.call("route", shop / "release", "-", "--explain", stdin=b"\xff\xfe abc\n")
-    ).stdout
+    assert shop.do("route --explain release", "").stdout
+    assert shop.do("route --explain release -", stdin=b"\xff\xfe abc\n").stdout
 
 
 def test_a_prompt_below_the_threshold_goes_to_the_fallback(shop: Workshop) -> None:
     """Asked for on the command line, or written into the release."""
-    asked = ("--threshold", "1", "--fallback", "generalist")
-    decision = good(shop.call("route", shop / "release", "abcd", "--json", *asked)).json
+    asked = "--threshold 1 --fallback generalist".split()
+    decision = shop.do("route --json release abcd", *asked).json
     assert (decision["domain"], decision["best"], decision["abstained"]) == (
         "generalist",
         "law",
@@ -357,7 +280,7 @@ def test_a_prompt_below_the_threshold_goes_to_the_fallback(shop: Workshop) -> No
     )
     assert (
         "abstained: too unsure; ahead: law"
-        in good(shop.call("route", shop / "release", "abcd", *asked)).stdout
+        in shop.do("route release abcd", *asked).stdout
     )
 
 
@@ -368,9 +291,7 @@ def test_a_release_with_the_trusted_signer_is_used(
     signer = load_release(shop / "release").signer
     (tmp_path / "key.txt").write_text(f"{signer.upper()}\n")
     for key in (signer, str(tmp_path / "key.txt")):
-        assert good(
-            shop.call("route", shop / "release", "abcd", "--key", key)
-        ).stdout.startswith("law")
+        assert shop.do("route release abcd --key", key).stdout.startswith("law")
 
 
 def test_prompts_are_answered_as_they_come_and_a_reader_may_go_away(
@@ -405,14 +326,12 @@ def test_prompts_are_answered_as_they_come_and_a_reader_may_go_away(
 
 def test_evaluate_gives_accuracy_domains_and_confusion(shop: Workshop) -> None:
     """In percent, by domain, with the rows of the matrix in the order it names."""
-    result = good(
-        shop.call("evaluate", shop / "release", shop / "tests", "--json")
-    ).json
+    result = shop.do("evaluate --json release tests").json
     assert result["accuracy"] == 100
     assert result["domains"] == dict.fromkeys(DOMAINS, 100)
     assert result["confusion"] == [[3, 0, 0], [0, 3, 0], [0, 0, 3]]
     assert (result["order"], result["unit"]) == (DOMAINS, "percent")
-    shown = good(shop.call("evaluate", shop / "release", shop / "tests")).stdout
+    shown = shop.do("evaluate release tests").stdout
     assert "mean over domains" in shown
     assert "100.0 %" in shown
 
@@ -422,12 +341,7 @@ def test_evaluate_reads_what_prepare_reads(shop: Workshop, tmp_path: Path) -> No
     for domain in DOMAINS:
         raw = (shop / "tests" / f"{domain}.test.jsonl").read_bytes()
         (tmp_path / f"{domain}.test.jsonl").write_bytes(b"\xef\xbb\xbf" + raw)
-    assert (
-        good(shop.call("evaluate", shop / "release", tmp_path, "--json")).json[
-            "accuracy"
-        ]
-        == 100
-    )
+    assert shop.do("evaluate --json release", tmp_path).json["accuracy"] == 100
 
 
 # encoder
@@ -437,13 +351,9 @@ def test_an_encoder_can_be_saved_listed_and_used(
     shop: Workshop, tmp_path: Path
 ) -> None:
     """The copy has the fingerprint of the first one, and is listed where encoders are kept."""
-    saved = good(
-        shop.call("encoder", "save", shop.encoder, tmp_path / "copy", "--json")
-    ).json
-    again = good(
-        shop.call(
-            "encoder", "save", f"dir:{tmp_path / 'copy'}", tmp_path / "again", "--json"
-        )
+    saved = shop.do("encoder save --json", shop.encoder, tmp_path / "copy").json
+    again = shop.do(
+        "encoder save --json", f"dir:{tmp_path / 'copy'}", tmp_path / "again"
     ).json
     assert (
         saved["fingerprint"]
@@ -453,21 +363,16 @@ def test_an_encoder_can_be_saved_listed_and_used(
     assert (again["tokens"], again["width"]) == (42, WIDTH)
     cache = tmp_path / "cache"
     kept = cache / "encoders" / saved["fingerprint"]
-    assert (
-        "smollm2"
-        in good(shop.call("encoder", "list", RIDGEWAY_CACHE=str(cache))).stdout
-    )
-    good(shop.call("encoder", "save", shop.encoder, kept))
-    listed = good(
-        shop.call("encoder", "list", "--json", RIDGEWAY_CACHE=str(cache))
-    ).json
+    assert "smollm2" in shop.do("encoder list", RIDGEWAY_CACHE=str(cache)).stdout
+    shop.do("encoder save", shop.encoder, kept)
+    listed = shop.do("encoder list --json", RIDGEWAY_CACHE=str(cache)).json
     assert [card["fingerprint"] for card in listed["converted"]] == [
         saved["fingerprint"]
     ]
     assert "dir:PATH" in listed["sources"]
     assert (
         saved["fingerprint"]
-        in good(shop.call("encoder", "list", RIDGEWAY_CACHE=str(cache))).stdout
+        in shop.do("encoder list", RIDGEWAY_CACHE=str(cache)).stdout
     )
 
 
@@ -479,7 +384,7 @@ def test_an_encoder_can_be_saved_listed_and_used(
 )
 def test_every_command_explains_itself(shop: Workshop, command: str) -> None:
     """--help names the command, on stdout, and is no error."""
-    shown = good(shop.call(*command.split(), "--help"))
+    shown = shop.do(*command.split(), "--help")
     assert shown.stdout.lstrip().startswith(f"Usage: ridgeway {command} ")
     assert shown.stderr == ""
 
@@ -491,7 +396,7 @@ def test_the_version_is_printed(shop: Workshop) -> None:
 
     native = f"no ({why_not})" if why_not else "yes"
     assert (
-        good(shop.run("--version")).stdout
+        shop.run("--version").good.stdout
         == f"ridgeway {__version__}, native {native}\n"
     )
 
@@ -511,22 +416,15 @@ def test_a_command_without_words_shows_its_help(
 
 def test_a_path_that_is_not_utf8_can_be_shown(shop: Workshop, tmp_path: Path) -> None:
     """In JSON on stdout as in words on stderr; and an old terminal shows what it can."""
-    good(
-        shop.run(
-            "route", shop / "release", "😀 abc", "--explain", PYTHONIOENCODING="latin-1"
-        )
-    )
+    explained = ("route --explain release", "😀 abc")
+    assert shop.run(*explained, PYTHONIOENCODING="latin-1").code == 0
     out = tmp_path / os.fsdecode(b"caf\xe9.stats")
     words = ("--domain", "law", "--out", out, "--json")
-    done = good(
-        shop.run(
-            "client",
-            "prepare",
-            shop / "law.jsonl",
-            *words,
-            "--encoder",
-            shop.encoder,
-            PYTHONIOENCODING="utf-8:strict",
-        )
-    )
+    done = shop.run(
+        "client prepare law.jsonl",
+        *words,
+        "--encoder",
+        shop.encoder,
+        PYTHONIOENCODING="utf-8:strict",
+    ).good
     assert done.json["samples"] == load_prepared(out).statistics.mass

@@ -34,6 +34,7 @@ from ridgeway.coordinator.deploy.superlink import FOLDER_VARIABLE
 from ridgeway.coordinator.deploy.superlink_client import SuperLinkClient
 from tests.support.commands import Finished
 from tests.support.deployment import (
+    DEPLOYED,
     SECRET,
     TEST,
     Copy,
@@ -51,13 +52,7 @@ from tests.support.earlier_bundle import (
 from tests.support.flower_parts import SMALL_BULK_BYTES
 from tests.support.tiny import tiny_encoder
 
-pytestmark = [
-    pytest.mark.deployment,
-    pytest.mark.skipif(
-        not Path("/proc/self/environ").exists(), reason="looks into /proc"
-    ),
-    pytest.mark.usefixtures("show_logs"),
-]
+pytestmark = DEPLOYED
 
 FIRST = ("code", "law", "medicine")
 DYING = "chess"
@@ -65,7 +60,7 @@ MASKED = (*FIRST, DYING)
 WIDTH = 800
 """Sealed sums are larger than what travels in one piece."""
 TRIANGLE_BYTES = (WIDTH + 1) * (WIDTH + 2) // 2 * 8
-BOTH = ("--accept-mode", "clear", "--accept-mode", "masked")
+BOTH = "--accept-mode clear --accept-mode masked".split()
 """What owners accept."""
 DEADLINE_S = 600.0
 """For each answer. Nobody waits so long: a SuperNode that was killed is given up as soon as its
@@ -87,12 +82,12 @@ def town(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
         for name in ("code", "law"):
             made.settle(name, *BOTH)
             made.admit(name)
-        up = made.start("up", "coordinator", "up", made.coordinator)
+        up = made.start("up", "coordinator up", made.coordinator)
         made.settle("medicine", *BOTH)
         made.settle("chess", *BOTH)
         made.ready(*FIRST, "chess")
         made.wait_for("the coordinator is up", lambda: up.has_said("up"))
-        made.start("stranger", "client", "join", made.holder("chess"))
+        made.start("stranger", "client join", made.holder("chess"))
         made.admit("medicine")
         for name in FIRST:
             made.amend(
@@ -127,9 +122,9 @@ def strangers(
     """Runs that no command of the operator asked for: of foreign code, and of the approved bundle
     itself.
     """
-    place = tmp_path_factory.mktemp("stranger")
+    folder = tmp_path_factory.mktemp("stranger")
     port = SuperLinkClient(town.coordinator / "link").port
-    shutil.copy(town.coordinator / "invite" / "ca.crt", place)
+    shutil.copy(town.coordinator / "invite" / "ca.crt", folder)
     foreign = _pack(
         PROJECT_FILE
         | source_files()
@@ -138,8 +133,8 @@ def strangers(
     numbers = []
     for bundle in (foreign, installed_bundle()):
         facts = {"internal_port": port, "bundles": [hashlib.sha256(bundle).hexdigest()]}
-        (place / "link.json").write_text(json.dumps(facts))
-        numbers.append(SuperLinkClient(place).submit(bundle))
+        (folder / "link.json").write_text(json.dumps(facts))
+        numbers.append(SuperLinkClient(folder).submit(bundle))
     return numbers[0], numbers[1]
 
 
@@ -204,7 +199,7 @@ def test_a_round_ends_with_a_release_that_every_holder_has_and_routes_with(
     assert (made["absent"], made["refused"]) == ([], [])
     assert made["evaluation"]["accuracy"] == 100.0
     for name in FIRST:
-        [received] = town.do("client", "releases", town.holder(name), "--json").json
+        [received] = town.owner(name, "releases")
         assert (received["number"], received["release"], received["domains"]) == (
             1,
             made["release"],
@@ -216,14 +211,14 @@ def test_a_round_ends_with_a_release_that_every_holder_has_and_routes_with(
         ("bad cafe had a", "law"),
         ("pot stop, run", "medicine"),
     ):
-        assert town.do("route", folder, prompt, "--json").json["best"] == domain
+        assert town.do("route --json", folder, prompt).json["best"] == domain
 
 
 def test_the_operator_sees_who_is_there_and_what_was_made(
     town: Deployment, first: Played
 ) -> None:
     """status, releases, show and verify agree with the round."""
-    status = town.do("coordinator", "status", town.coordinator, "--json").json
+    status = town.operator("status")
     assert (status["up"], status["round"]["outcome"], status["release"]) == (
         True,
         "released",
@@ -237,14 +232,15 @@ def test_the_operator_sees_who_is_there_and_what_was_made(
         "release": 1,
     }
     assert [
-        {"name": each["name"], "domain": each["domain"]} for each in status["members"]
+        {"name": member["name"], "domain": member["domain"]}
+        for member in status["members"]
     ] == [{"name": name, "domain": name} for name in FIRST]
-    assert all({**each, **expected} == each for each in status["members"])
-    [release] = town.do("coordinator", "releases", town.coordinator, "--json").json
+    assert all({**member, **expected} == member for member in status["members"])
+    [release] = town.operator("releases")
     assert (release["number"], release["cause"]) == (1, "round 1")
-    manifest = town.do("coordinator", "releases", town.coordinator, "0", "--json").json
+    manifest = town.operator("releases", "0")
     assert (manifest["domains"], manifest["cohort"]) == (list(FIRST), {"holders": 3})
-    verified = town.do("coordinator", "verify", town.coordinator, "--json").json
+    verified = town.operator("verify")
     assert (verified["contributions"], verified["releases"]) == (3, 1)
 
 
@@ -260,10 +256,10 @@ def test_a_deployment_and_the_memory_engine_make_the_same_bytes(
 def test_a_holder_tells_all_that_has_left_it(town: Deployment, first: Played) -> None:
     """One answer to each question of the round, and nothing else."""
     for name in FIRST:
-        told = town.do("client", "status", town.holder(name), "--json").json
-        kinds = [entry["kind"] for entry in told["sent"]]
+        status = town.owner(name, "status")
+        kinds = [entry["kind"] for entry in status["sent"]]
         assert kinds == ["offer", "clear_statistics", "counted", "receipt"]
-        assert (told["domain"], told["release"]) == (name, 1)
+        assert (status["domain"], status["release"]) == (name, 1)
 
 
 def test_someone_whom_nobody_admitted_is_refused_in_one_sentence(
@@ -292,20 +288,20 @@ def test_two_federations_run_on_one_machine(
     with Deployment(tmp_path_factory.mktemp("beside"), tiny_encoder(WIDTH)) as beside:
         beside.found("clear")
         beside.up()
-        for each in (town, beside):
+        for deployment in (town, beside):
             context = ssl.create_default_context(
-                cafile=str(each.coordinator / "link" / "ca.crt")
+                cafile=str(deployment.coordinator / "link" / "ca.crt")
             )
             assert (
-                httpx.get(f"https://{each.address}/health", verify=context).status_code
+                httpx.get(
+                    f"https://{deployment.address}/health", verify=context
+                ).status_code
                 == 200
             )
-            assert (
-                each.do("coordinator", "status", each.coordinator, "--json").json["up"]
-                is True
-            )
+            assert deployment.operator("status")["up"] is True
         ports = {
-            SuperLinkClient(each.coordinator / "link").port for each in (town, beside)
+            SuperLinkClient(deployment.coordinator / "link").port
+            for deployment in (town, beside)
         }
         assert len(ports) == 2
         third = beside.folder / "third"
@@ -321,7 +317,7 @@ def test_two_federations_run_on_one_machine(
             ),
             *("--encoder", f"dir:{beside.folder / 'encoder'}"),
         )
-        refused = beside.run("coordinator", "up", third)
+        refused = beside.run("coordinator up", third)
         assert refused.code == 2
         assert "cannot listen on" in refused.stderr
 
@@ -332,12 +328,10 @@ def test_a_round_runs_the_code_of_before_an_upgrade_as_long_as_the_settings_name
     """Nothing of the new bundle was unpacked by any holder; the operator reads what runs, and
     holders what waits.
     """
-    obstacles = town.do("coordinator", "status", town.coordinator, "--json").json[
-        "obstacles"
-    ]
+    obstacles = town.operator("status")["obstacles"]
     assert any(
-        f"not the newest, {installed_sha256()[:12]}" in each["words"]
-        for each in obstacles
+        f"not the newest, {installed_sha256()[:12]}" in obstacle["words"]
+        for obstacle in obstacles
     )
     assert (
         f"running the bundle {EARLIER_SHA256[:12]}, which coordinator.toml names"
@@ -348,8 +342,8 @@ def test_a_round_runs_the_code_of_before_an_upgrade_as_long_as_the_settings_name
             path.name[-8:] for path in (town.holder(name) / "flwr-home/apps").iterdir()
         ]
         assert ran == [EARLIER_SHA256[:8]]
-        told = town.do("client", "status", town.holder(name), "--json").json
-        assert (told["bundles"], told["unapproved"]) == (
+        status = town.owner(name, "status")
+        assert (status["bundles"], status["unapproved"]) == (
             [EARLIER_SHA256],
             [installed_sha256()],
         )
@@ -362,7 +356,7 @@ def test_a_holder_sees_what_an_upgrade_changes_and_approves_it_with_one_command(
     """The bundle is fetched, held against its hash and compared; the SuperNode takes the approval
     up as it runs.
     """
-    shown = town.run("client", "bundle", town.holder("law"), "--json")
+    shown = town.run("client bundle --json", town.holder("law"))
     assert (shown.code, shown.json["bundle"], shown.json["approved"]) == (
         2,
         installed_sha256(),
@@ -376,9 +370,9 @@ def test_a_holder_sees_what_an_upgrade_changes_and_approves_it_with_one_command(
         1,
     )
     for name in FIRST:
-        town.run("client", "bundle", town.holder(name))
-        told = town.do("client", "approve", town.holder(name), "--json").json
-        assert told == {"approved": installed_sha256(), "new": True}
+        town.run("client bundle", town.holder(name))
+        approval = town.owner(name, "approve")
+        assert approval == {"approved": installed_sha256(), "new": True}
         running = town.running[name]
         took_up = partial(running.has_said, "note", "from now on")
         town.wait_for(f"{name} takes it up", took_up)
@@ -405,7 +399,7 @@ def second(town: Deployment, go_on: Callable[[], None]) -> tuple[Finished, Finis
     town.amend(settings, {"bundles": f'["{ANOTHER_BUNDLE}"]'})
     town.join("music", "chess")
     town.amend(town.coordinator / "coordinator.toml", {"bundle": '"newest"'})
-    asked = town.run("coordinator", "round", town.coordinator, "--json", "--dry-run")
+    asked = town.run("coordinator round --json --dry-run", town.coordinator)
     accepted = [word for name in FIRST for word in ("--accept-unevaluated", name)]
     done = town.round(*accepted).end()
     town.leave("chess")
@@ -429,12 +423,12 @@ def test_what_is_in_the_way_of_a_round_is_told_beforehand(
         "code, law has counted for another router; its owner must open the next epoch"
         in asked.json["error"]
     )
-    told = [line.split()[:3] for line in asked.stderr.splitlines()]
-    assert ["absent", "medicine", "no"] in told and [
+    steps = [line.split()[:3] for line in asked.stderr.splitlines()]
+    assert ["absent", "medicine", "no"] in steps and [
         "refused",
         "chess",
         "bundle_refused",
-    ] in told
+    ] in steps
     assert "`ridgeway client approve DIR`" in asked.stderr
     assert "music" not in asked.json["error"]
 
@@ -468,12 +462,12 @@ def test_a_bundle_that_a_holder_has_not_approved_is_never_unpacked(
     assert "refused, this machine has not approved the bundle" in log
     assert " approved bundle" not in log.replace("not approved", "")
     assert not list((chess / "flwr-home").glob("apps/*"))
-    sent = town.do("client", "export", chess, "--json").json["sent"]
-    assert {each["kind"] for each in sent} == {"refused_bundle"}
+    sent = town.do("client export --json", chess).json["sent"]
+    assert {answer["kind"] for answer in sent} == {"refused_bundle"}
     assert "has not approved the bundle" in sent[0]["reason"]
     assert town.running["chess"].has_said("refused", "bundle")
     _, done = second
-    assert {each["name"]: each["code"] for each in done.json["refused"]} == {
+    assert {refusal["name"]: refusal["code"] for refusal in done.json["refused"]} == {
         **dict.fromkeys(("code", "law"), "already_counted"),
         "chess": "bundle_refused",
     }
@@ -489,15 +483,18 @@ def test_certificates_are_renewed_while_everything_runs(
     """
     host, _, port = town.address.rpartition(":")
     shown = ssl.get_server_certificate((host, int(port)))
-    ends = town.do(
-        "coordinator", "renew", town.coordinator, "--authority", "--json"
-    ).json["certificates"]
+    ends = town.operator("renew --authority")["certificates"]
     # its exit code tells of holders that are away while the link is started again
-    status = town.run("coordinator", "status", town.coordinator, "--json").json
+    status = town.run("coordinator status --json", town.coordinator).json
     assert {
-        name: each["ends"][:10] for name, each in status["certificates"].items()
+        name: certificate["ends"][:10]
+        for name, certificate in status["certificates"].items()
     } == {name: end[:10] for name, end in ends.items()}
-    assert not [each for each in status["obstacles"] if "certificate" in each["words"]]
+    assert not [
+        obstacle
+        for obstacle in status["obstacles"]
+        if "certificate" in obstacle["words"]
+    ]
 
     def renewed() -> bool:
         try:
@@ -521,9 +518,9 @@ def test_a_retired_domain_is_gone_at_once(
 ) -> None:
     """Release 0003 lacks the domain, without a round."""
     town.join("medicine")
-    retired = town.do("coordinator", "retire", town.coordinator, "music", "--json").json
+    retired = town.operator("retire", "music")
     assert retired["release"]["number"] == 3
-    newest = town.do("coordinator", "releases", town.coordinator, "--json").json[-1]
+    newest = town.operator("releases")[-1]
     assert (newest["number"], newest["cause"], newest["domains"]) == (
         3,
         "retired music",
@@ -542,7 +539,7 @@ def test_holders_that_lack_the_newest_release_get_it_without_a_round(
     for name in FIRST:
         town.wait_for(f"{name} has release 0003", lambda: town.newest(name) == 3)  # noqa: B023
         town.wait_for("the ledger has it", lambda: _delivered(town, name) == 3)  # noqa: B023
-    newest = town.do("client", "releases", town.holder("medicine"), "--json").json[-1]
+    newest = town.owner("medicine", "releases")[-1]
     assert (newest["number"], newest["domains"]) == (3, list(FIRST))
     assert len(town.ledger("opened")) == 2
     assert town.sent("medicine", "offer") == 1
@@ -573,7 +570,8 @@ def cut(town: Deployment, go_on: Callable[[], None]) -> Finished:
         "--accept-unevaluated", "law", "--accept-unevaluated", "medicine"
     )
     town.wait_for(
-        "new sums of code are accepted", lambda: town.told(running, "received", "code")
+        "new sums of code are accepted",
+        lambda: town.reported(running, "received", "code"),
     )
     away.rename(epochs)
     town.kill("up")
@@ -608,9 +606,7 @@ def test_a_holder_that_fails_tells_the_reason_to_its_own_log_only(
 
 def _verified(town: Deployment) -> int:
     """The ledger and all releases hold; returns how many releases there are."""
-    return int(
-        town.do("coordinator", "verify", town.coordinator, "--json").json["releases"]
-    )
+    return int(town.operator("verify")["releases"])
 
 
 @pytest.fixture(scope="module")
@@ -625,8 +621,8 @@ def third(
     go_on()
     town.grow("law", seed=2)
     town.ready("medicine")
-    town.do("coordinator", "renew", town.coordinator, "--signing-key")
-    town.do("client", "renew", town.holder("code"), "--identity")
+    town.do("coordinator renew --signing-key", town.coordinator)
+    town.do("client renew --identity", town.holder("code"))
     town.admit("code")
     before = Copy(town, FIRST, tmp_path_factory.mktemp("before-the-third"))
     return Played(town.round().end(), before)
@@ -650,14 +646,16 @@ def test_renewed_keys_are_followed_by_all_who_pinned_the_old_ones(
     """Without a restart: rounds go on, `status` and `verify` tell of it, and the old key verifies
     the new release.
     """
-    told = town.do("client", "status", town.holder("medicine"), "--json").json
+    status = town.owner("medicine", "status")
     [coordinator] = [
-        each for each in told["handovers"] if each["whose"] == "the coordinator"
+        handover
+        for handover in status["handovers"]
+        if handover["whose"] == "the coordinator"
     ]
-    assert (told["coordinator"], coordinator["fork"]) == (coordinator["after"], False)
+    assert (status["coordinator"], coordinator["fork"]) == (coordinator["after"], False)
     assert f"to {coordinator['after'][:12]}" in town.running["medicine"].said
-    assert town.do("client", "verify", town.holder("medicine")).code == 0
-    assert town.do("client", "verify", town.holder("code")).code == 0
+    assert town.do("client verify", town.holder("medicine")).code == 0
+    assert town.do("client verify", town.holder("code")).code == 0
     newest = town.holder("medicine") / "releases" / "0004"
     for key in (coordinator["before"], coordinator["after"]):
         assert town.run("route", newest, "0123", "--key", key).code == 0
@@ -705,7 +703,7 @@ def masked(
     before = Copy(town, FIRST, tmp_path_factory.mktemp("before-the-masked"))
     running = town.round()
     town.wait_for(
-        "a member has shared its secrets", lambda: town.heard("shared", DYING)
+        "a member has shared its secrets", lambda: town.noted("shared", DYING)
     )
     town.kill(DYING)
     for name in ("code", "law"):
@@ -780,11 +778,11 @@ def test_the_coordinator_has_seen_a_total_and_nobodys_sums(
     seen = set((town.coordinator / "contributions").iterdir()) - masked.contributions
     assert len(seen) == 2
     assert (
-        max(each.stat().st_size for each in seen) >= TRIANGLE_BYTES > SMALL_BULK_BYTES
+        max(path.stat().st_size for path in seen) >= TRIANGLE_BYTES > SMALL_BULK_BYTES
     )
     [kept] = town.ledger("totalled")
     assert [member["name"] for member in kept.facts["members"]] == list(FIRST)
-    verified = town.do("coordinator", "verify", town.coordinator, "--json").json
+    verified = town.operator("verify")
     assert (verified["contributions"], verified["totals"], verified["releases"]) == (
         3,
         1,

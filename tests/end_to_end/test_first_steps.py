@@ -19,10 +19,10 @@ import httpx
 import pytest
 
 from ridgeway.common.deploy.processes import free_port
-from ridgeway.common.privacy.public_prior import PublicPrior, make_prior, write_prior
+from ridgeway.common.privacy.public_prior import write_prior
 from tests.support.commands import Finished
 from tests.support.corpora_on_disk import write_jsonl
-from tests.support.deployment import ALPHABETS, Deployment, texts
+from tests.support.deployment import Deployment, texts
 from tests.support.tiny import tiny_encoder
 from tests.test_docs import DOCS, commands_in
 
@@ -89,14 +89,16 @@ class Reader:
 
     def _stays(self, name: str, typed: Sequence[str], *said: str) -> None:
         started = self.town.start(name, *typed)
-        self.town.wait_for(f"`{name}` is there", lambda: self.town.told(started, *said))
+        self.town.wait_for(
+            f"`{name}` is there", lambda: self.town.reported(started, *said)
+        )
 
     def carries(self, words: Sequence[str], name: str, done: Finished | None) -> None:
         """What people bring from one machine to another, or tell each other, after a command."""
         folder = self.town.folder
         match words[1:3]:
             case ["coordinator", "init"]:
-                write_prior(prior(self.town), folder / "co" / "prior.safetensors")
+                write_prior(self.town.prior(), folder / "co" / "prior.safetensors")
             case ["coordinator", "invite"]:
                 shutil.copytree(folder / "co" / "invite", folder / "invite")
             case ["coordinator", "key"]:
@@ -107,14 +109,6 @@ class Reader:
             case ["client", "members"]:
                 assert done is not None
                 [self.code] = re.findall(r"^code +(\S+)$", done.stderr, re.MULTILINE)
-
-
-def prior(town: Deployment) -> PublicPrior:
-    """A public prior of this encoder's letters, which built-in text does not know."""
-    return make_prior(
-        town.encoder,
-        [[text[10:] for text in texts(name, seed=99)] for name in ALPHABETS],
-    )
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +130,7 @@ def federation(reader: Reader) -> dict[str, Finished | None]:
         (DOCS / "operator/first-federation.md").read_text(encoding="utf-8")
     ):
         if "--dry-run" in words:
-            said["status"] = reader.town.do("coordinator", "status", "co", "--json")
+            said["status"] = reader.town.do("coordinator status co --json")
         for name in HOLDERS if words[1] == "client" or words[2] == "admit" else ("co",):
             said[words[2]] = done = reader.types(words, name)
             reader.carries(words, name, done)
@@ -177,9 +171,7 @@ def test_a_holder_joins_and_leaves_by_the_commands_of_its_page(
         reader.carries(words, LATER, done)
         ran.append(words[2])
         if ran == ["init"]:
-            reader.town.do(
-                "coordinator", "admit", "co", f"{LATER}.pub", "--name", LATER
-            )
+            reader.town.do("coordinator admit co", f"{LATER}.pub", "--name", LATER)
     assert ran == [
         "init",
         "bundle",
@@ -202,7 +194,7 @@ def test_the_quickstart_runs_as_written(tmp_path: Path) -> None:
             write_jsonl(
                 tmp_path / f"DATA/{name}.test.jsonl", texts(name, 12, 60, seed=1)
             )
-        write_prior(prior(town), tmp_path / "prior.safetensors")
+        write_prior(town.prior(), tmp_path / "prior.safetensors")
         reader = Reader(town)
         reader.types(["ridgeway", "simulate", "--out", "demo-run/release"], "")
         ran = []

@@ -19,7 +19,7 @@ import pytest
 
 from ridgeway import Router
 from ridgeway.common.deploy.processes import flower_environment, free_port, script
-from tests.support.corpora_on_disk import sentences, write_jsonl
+from tests.support.corpora_on_disk import write_domains
 from tests.support.deployment import Deployment
 from tests.support.tiny import tiny_encoder
 
@@ -83,8 +83,8 @@ def status(town: Deployment, environment: dict[str, str]) -> tuple[str, str]:
 
 def released(said: str) -> Path:
     """The release that a run's log names."""
-    [place] = re.findall(r"release: (\S+)", said)
-    return Path(place)
+    [release] = re.findall(r"release: (\S+)", said)
+    return Path(release)
 
 
 def is_listening(port: int) -> bool:
@@ -96,11 +96,7 @@ def test_flwr_run_makes_a_release_with_the_two_supernodes_that_flower_simulates(
     town: Deployment, environment: dict[str, str]
 ) -> None:
     """In a new folder of the user's."""
-    for name in NAMES:
-        write_jsonl(town.folder / "data" / f"{name}.train.jsonl", sentences(name, 60))
-        write_jsonl(
-            town.folder / "data" / f"{name}.test.jsonl", sentences(name, 70)[60:]
-        )
+    write_domains(town.folder / "data", 60, 10)
     small = f'data="{town.folder / "data"}" encoder="dir:{town.folder / "encoder"}" mode="clear"'
     release = released(flwr(town, environment, "run", ".", "--stream", "-c", small))
     assert status(town, environment)[0] == "finished:completed"
@@ -137,8 +133,8 @@ def test_the_same_app_runs_in_a_deployment(
     town.ready(*NAMES)
     shutil.rmtree(town.folder / "private")
     port = str(free_port())
-    place = f"127.0.0.1:{port}"
-    here = ("--insecure", "--host", "127.0.0.1", "--port")
+    address = f"127.0.0.1:{port}"
+    here = "--insecure --host 127.0.0.1 --port".split()
     town.start(
         "superlink",
         *here,
@@ -152,7 +148,7 @@ def test_the_same_app_runs_in_a_deployment(
             *here,
             str(free_port()),
             "--superlink",
-            place,
+            address,
             "--node-config",
             f'holder="{town.holder(name)}"',
         )
@@ -160,7 +156,7 @@ def test_the_same_app_runs_in_a_deployment(
             name, *words, program=script("flower-supernode"), environment=environment
         )
     (town.folder / ".flwr").mkdir(exist_ok=True)
-    connection = f'[superlink.town]\naddress = "{place}"\ninsecure = true\n'
+    connection = f'[superlink.town]\naddress = "{address}"\ninsecure = true\n'
     (town.folder / ".flwr" / "config.toml").write_text(connection)
     said = flwr(
         town,

@@ -57,12 +57,7 @@ def uninterrupted(shop: Workshop, tmp_path_factory: pytest.TempPathFactory) -> F
     """A run in one go on all cores, with a cache of its own: whole.stats."""
     cache = str(tmp_path_factory.mktemp("cache"))
     return shop.prepare(
-        "law.jsonl",
-        "--domain",
-        "law",
-        "--out",
-        "whole.stats",
-        "--json",
+        "law.jsonl --domain law --out whole.stats --json",
         RIDGEWAY_CACHE=cache,
     )
 
@@ -198,12 +193,7 @@ def test_a_stopped_run_goes_on_to_the_same_bytes(
     """The statistics, and what is said of the corpus, are those of a run in one go."""
     cache = str(stopped.cache)
     done = shop.prepare(
-        "law.jsonl",
-        "--domain",
-        "law",
-        "--out",
-        "again.stats",
-        "--json",
+        "law.jsonl --domain law --out again.stats --json",
         RIDGEWAY_CACHE=cache,
     )
     assert (done.code, uninterrupted.code) == (0, 0), done.stderr
@@ -231,7 +221,7 @@ def test_a_killed_run_goes_on_to_the_same_bytes(
     assert not (shop / "killed.stats").exists()
     environment = {"RIDGEWAY_CACHE": str(tmp_path)}
     done = shop.prepare(
-        "law.jsonl", "--domain", "law", "--out", "killed.stats", "--json", **environment
+        "law.jsonl --domain law --out killed.stats --json", **environment
     )
     assert done.code == 0, done.stderr
     assert (shop / "killed.stats").read_bytes() == (shop / "whole.stats").read_bytes()

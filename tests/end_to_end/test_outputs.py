@@ -41,9 +41,7 @@ def test_statistics_may_lie_in_the_folder_they_were_made_from(shop: Workshop) ->
     (shop / "notes").mkdir()
     (shop / "notes" / "a.txt").write_text("some words\n" * 50)
     for _ in range(2):
-        done = shop.prepare(
-            "notes", "--domain", "d", "--holdout", "0", "--out", "notes/d.stats"
-        )
+        done = shop.prepare("notes --domain d --holdout 0 --out notes/d.stats")
         assert done.code == 0, done.stderr
 
 
@@ -63,14 +61,11 @@ def test_a_release_of_another_operator_is_left_alone(shop: Workshop) -> None:
     """Solving into a folder whose release signed with another key is refused; one's own is
     replaced.
     """
-    mine = shop.solve("code.stats", "law.stats", "--out", "release")
+    mine = shop.solve("code.stats law.stats --out release")
     assert mine.code == 0, mine.stderr
     before = (shop / "release" / "manifest.json").read_bytes()
     other = shop.solve(
-        "code.stats",
-        "law.stats",
-        "--out",
-        "release",
+        "code.stats law.stats --out release",
         RIDGEWAY_CONFIG=str(shop / "other"),
     )
     assert other.code == 2
@@ -82,42 +77,28 @@ def test_the_public_key_can_be_shown_at_any_time(shop: Workshop) -> None:
     """It is the one that releases are signed with, and pinning it works; a key file is made where
     one is named, and nowhere else.
     """
-    shown = shop.call("coordinator", "key", "--key-file", shop.key)
+    shown = shop.call("coordinator key --key-file", shop.key)
     assert re.fullmatch("[0-9a-f]{64}\n", shown.stdout)
+    assert shop.call("route release prompt --key", shown.stdout.strip()).code == 0
+    made = shop.call("coordinator init co --mode clear --json --encoder", shop.encoder)
     assert (
-        shop.call("route", "release", "prompt", "--key", shown.stdout.strip()).code == 0
-    )
-    made = shop.call(
-        "coordinator",
-        "init",
-        "co",
-        "--encoder",
-        shop.encoder,
-        "--mode",
-        "clear",
-        "--json",
-    )
-    assert (
-        shop.call("coordinator", "key", "co").stdout.strip()
+        shop.call("coordinator key co").stdout.strip()
         == made.json["public_key"]
         != shown.stdout.strip()
     )
-    assert (
-        "the coordinator is down" in shop.call("coordinator", "status", "co").stderr
-    ), "co is a part of this word"
-    bare = shop.call("coordinator", "key", RIDGEWAY_CONFIG=str(shop / "empty"))
+    assert "the coordinator is down" in shop.call("coordinator status co").stderr, (
+        "co is a part of this word"
+    )
+    bare = shop.call("coordinator key", RIDGEWAY_CONFIG=str(shop / "empty"))
     assert (bare.code, bare.stderr.count("\n"), (shop / "empty").exists()) == (
         2,
         1,
         False,
     )
     assert "ridgeway coordinator key DIR" in bare.stderr
-    made = shop.call("coordinator", "key", "--key-file", "new.key", "--json")
+    made = shop.call("coordinator key --key-file new.key --json")
     assert made.json["public_key"] != shown.stdout.strip()
-    assert (
-        shop.call("coordinator", "key", "--key-file", "new.key", "--json").json
-        == made.json
-    )
+    assert shop.call("coordinator key --key-file new.key --json").json == made.json
     assert (shop / "new.key").stat().st_mode & 0o077 == 0
 
 

@@ -108,14 +108,12 @@ def test_the_federation_is_there_for_everybody(
         browser, parties, viewport={"width": width, "height": 800}, color_scheme=scheme
     ) as seen:
         page = seen.page
-        expect(page.locator("#members tbody th")).to_have_text(
-            ["code", "law", "medicine"]
-        )
-        expect(page.locator("#obstacles")).to_contain_text(HOSTILE)
-        expect(page.locator("#round")).to_contain_text(HOSTILE)
-        expect(page.locator("#verified")).to_contain_text("The chain holds")
+        seen.shows("#members tbody th", ["code", "law", "medicine"])
+        seen.says("#obstacles", HOSTILE)
+        seen.says("#round", HOSTILE)
+        seen.says("#verified", "The chain holds")
         assert page.locator("#accuracy .series").count() == 3
-        expect(page.locator("#changes")).to_contain_text("code, law, medicine")
+        seen.says("#changes", "code, law, medicine")
         must_be_for_everybody(page, width)
         assert page.locator("img[src=x]").count() == 0
 
@@ -136,16 +134,16 @@ def test_many_members_can_be_searched_and_folded(
     with federation(browser, parties) as seen:
         rows = seen.page.locator("#members tbody tr")
         expect(rows).to_have_count(20)
-        seen.page.get_by_role("button", name=f"Show all {MANY}").click()
+        seen.press(f"Show all {MANY}")
         expect(rows).to_have_count(MANY)
         seen.page.get_by_label("Find").fill("domain_07")
         expect(rows.locator("th")).to_have_text(
             ["holder-007", "holder-067", "holder-127"]
         )
         seen.page.get_by_label("Find").fill("nobody")
-        expect(seen.page.locator("#members")).to_have_text("No member is like this.")
-        expect(seen.page.locator("#round")).to_contain_text("No round yet.")
-        expect(seen.page.locator("#releases")).to_contain_text("No release yet.")
+        seen.shows("#members", "No member is like this.")
+        seen.says("#round", "No round yet.")
+        seen.says("#releases", "No release yet.")
 
 
 def test_what_happens_while_the_page_is_open_is_shown(
@@ -154,11 +152,11 @@ def test_what_happens_while_the_page_is_open_is_shown(
     """Without a reload: a new entry of the ledger, and the round that it speaks of."""
     copy = parties.copy(tmp_path / "copy")
     with federation(browser, copy) as seen:
-        expect(seen.page.locator("#round")).to_contain_text("Round 3")
+        seen.says("#round", "Round 3")
         copy.federation().ledger.note(
             "opened", round="n4", number=4, terms={"mode": "masked"}
         )
-        expect(seen.page.locator("#round")).to_contain_text("Round 4 was interrupted")
+        seen.says("#round", "Round 4 was interrupted")
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "dark"), (320, "light")])
@@ -173,11 +171,9 @@ def test_a_holder_sees_all_that_left(
         color_scheme=scheme,
     ) as seen:
         page = seen.page
-        expect(page.locator("#kinds")).to_contain_text("its numbers under masks")
-        expect(page.locator("#refused")).to_contain_text(HOSTILE)
-        expect(page.locator("#verified")).to_have_text(
-            "Yes, all of them, and they agree."
-        )
+        seen.says("#kinds", "its numbers under masks")
+        seen.says("#refused", HOSTILE)
+        seen.shows("#verified", "Yes, all of them, and they agree.")
         page.get_by_label("only what holds numbers of the corpus").check()
         expect(page.locator("#sent tbody tr")).to_have_count(4)
         must_be_for_everybody(page, width)
@@ -204,10 +200,8 @@ def test_what_was_altered_is_said_at_the_top_of_both_pages(
     zone = re.compile(r"\d\d:\d\d:\d\d (UTC|GMT)")
     for altered in (federation(browser, copy), holder(browser, copy.homes["law"])):
         with altered as seen:
-            expect(seen.page.locator("#altered")).to_contain_text(
-                "Something was altered"
-            )
-            expect(seen.page.locator("#altered")).to_contain_text("entry 2")
+            seen.says("#altered", "Something was altered")
+            seen.says("#altered", "entry 2")
             expect(seen.page.locator("#releases, #sent").first).to_contain_text(zone)
 
 
@@ -220,7 +214,7 @@ def test_a_key_is_asked_for_and_is_enough(
     app = create_page_app(holder_page(parties.homes["law"]), rules)
     with running(app) as url, visit(browser, url, calm=False) as seen:
         expect(seen.page.locator("#key")).to_be_visible()
-        expect(seen.page.locator("#glance")).to_have_text("The folder is being read.")
+        seen.shows("#glance", "The folder is being read.")
         seen.page.get_by_label("Key").fill(key)
-        seen.page.get_by_role("button", name="Go on").click()
-        expect(seen.page.locator("#glance")).to_contain_text("law")
+        seen.press("Go on")
+        seen.says("#glance", "law")

@@ -23,7 +23,7 @@ def test_a_prior_of_a_folder_can_be_made(shop: Workshop, tmp_path: Path) -> None
         "--out",
     )
     made = [shop.call(*words, tmp_path / name) for name in ("one", "two")]
-    assert [each.code for each in made] == [0, 0]
+    assert [finished.code for finished in made] == [0, 0]
     assert (
         made[0].json["fingerprint"]
         == made[1].json["fingerprint"]
@@ -38,14 +38,12 @@ def test_without_a_folder_the_text_of_the_machine_is_taken(
     monkeypatch.setattr(
         "ridgeway.common.privacy.built_in_text.MAX_KIND_CHARACTERS", 20_000
     )
-    done = shop.call(
-        "prior", "make", "--encoder", shop.encoder, "--out", tmp_path / "prior"
-    )
+    done = shop.call("prior make --encoder", shop.encoder, "--out", tmp_path / "prior")
     assert done.code == 0 and read_prior(tmp_path / "prior").width == 32, done
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "sentence"),
     [
         (("make", "nowhere"), "no file or folder nowhere"),
         (("make", "empty"), "no text that Ridgeway reads"),
@@ -53,9 +51,9 @@ def test_without_a_folder_the_text_of_the_machine_is_taken(
     ],
 )
 def test_what_is_no_use_is_said_in_one_sentence(
-    shop: Workshop, words: tuple[str, ...], told: str
+    shop: Workshop, words: tuple[str, ...], sentence: str
 ) -> None:
     """An error names what was seen and is no traceback."""
     (shop / "empty").mkdir(exist_ok=True)
     done = shop.call("prior", *words, "--encoder", shop.encoder)
-    assert done.code == 2 and told in done.stderr and "Traceback" not in done.stderr
+    assert done.code == 2 and sentence in done.stderr and "Traceback" not in done.stderr

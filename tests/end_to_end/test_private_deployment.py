@@ -7,22 +7,15 @@ One story in the order of this file; after a test that failed the rest is skippe
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
 from ridgeway.common.routing.release import load_release
 from tests.support.commands import Finished
-from tests.support.deployment import SECRET, Deployment, holding
+from tests.support.deployment import DEPLOYED, SECRET, Deployment, holding
 from tests.support.tiny import tiny_encoder
 
-pytestmark = [
-    pytest.mark.deployment,
-    pytest.mark.skipif(
-        not Path("/proc/self/environ").exists(), reason="looks into /proc"
-    ),
-    pytest.mark.usefixtures("show_logs"),
-]
+pytestmark = DEPLOYED
 
 NAMES = ("code", "law", "medicine")
 WIDTH = 16
@@ -75,14 +68,14 @@ def test_a_holder_sends_one_noisy_vector_and_noisy_counts_and_tells_what_they_co
 ) -> None:
     """A column of the features, not their products; the owner reads the ε."""
     for name in NAMES:
-        told = town.do("client", "status", town.holder(name), "--json").json
-        kinds = [entry["kind"] for entry in told["sent"]]
+        status = town.owner(name, "status")
+        kinds = [entry["kind"] for entry in status["sent"]]
         assert kinds == ["offer", "noisy_statistics", "counted", "receipt"]
         [sums] = [
-            entry for entry in told["sent"] if entry["kind"] == "noisy_statistics"
+            entry for entry in status["sent"] if entry["kind"] == "noisy_statistics"
         ]
         assert SUMS_BYTES < sums["bytes"] < SUMS_BYTES + 2_000
-    stated = town.do("client", "statement", town.holder("law"))
+    stated = town.do("client statement", town.holder("law"))
     assert "1e-08" in stated.stdout and "ε" in stated.stdout
 
 
@@ -115,7 +108,7 @@ def test_an_epoch_beyond_the_budget_is_not_opened(
     """One that allows an ε of 1.4 in all has had its round; the owner hears so, and the epoch
     before stays.
     """
-    refused = town.run("client", "ready", town.holder("medicine"))
+    refused = town.run("client ready", town.holder("medicine"))
     assert refused.code == 2
     assert "`max_epsilon` in client.toml allows 1.4" in refused.stderr.splitlines()[-1]
 

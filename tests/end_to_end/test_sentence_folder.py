@@ -8,8 +8,13 @@ from pathlib import Path
 import pytest
 
 from ridgeway.common.encoding.encoder_files import save_encoder
-from tests.support.commands import Finished, Workshop
-from tests.support.corpora_on_disk import ALPHABETS, sentences, write_jsonl
+from tests.support.commands import Workshop
+from tests.support.corpora_on_disk import (
+    ALPHABETS,
+    sentences,
+    write_domains,
+    write_jsonl,
+)
 from tests.support.making import contents
 from tests.support.tiny import tiny_encoder
 from tests.support.tiny_models import make_model
@@ -24,25 +29,17 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
     made = Workshop(tmp_path_factory.mktemp("shop"))
     make_model(made / "model")
     save_encoder(tiny_encoder(), made / "tiny")
+    write_domains(made / "data", 40, 8)
     for domain in DOMAINS:
-        texts = sentences(domain, 48)
-        write_jsonl(made / "data" / f"{domain}.train.jsonl", texts[:40])
-        write_jsonl(made / "data" / f"{domain}.test.jsonl", texts[40:])
+        texts = sentences(domain, 40)
         write_jsonl(made / f"{domain}-1.jsonl", texts[:13])
-        write_jsonl(made / f"{domain}-2.jsonl", texts[13:40])
+        write_jsonl(made / f"{domain}-2.jsonl", texts[13:])
     return made
-
-
-def done(finished: Finished) -> Finished:
-    assert finished.code == 0, finished.stderr
-    return finished
 
 
 def prepared(shop: Workshop, corpus: Path, domain: str, out: str) -> Path:
     words = ("--holdout", "0", "--threads", "2", "--encoder", ENCODER)
-    done(
-        shop.call("client", "prepare", corpus, "--domain", domain, "--out", out, *words)
-    )
+    shop.do("client prepare", corpus, "--domain", domain, "--out", out, *words)
     return shop / out
 
 
@@ -54,7 +51,7 @@ def solved(shop: Workshop, out: str) -> Path:
         )
         for name in DOMAINS
     ]
-    done(shop.call("coordinator", "solve", *parts, "--out", out, "--encoder", ENCODER))
+    shop.do("coordinator solve", *parts, "--out", out, "--encoder", ENCODER)
     return shop / out
 
 
@@ -68,11 +65,7 @@ def test_from_a_folder_to_a_decision(shop: Workshop) -> None:
         for name in DOMAINS
         for half in (1, 2)
     ]
-    done(
-        shop.call(
-            "coordinator", "solve", *halves, "--out", "federated", "--encoder", ENCODER
-        )
-    )
+    shop.do("coordinator solve --out federated", *halves, "--encoder", ENCODER)
     assert (
         contents(pooled)["router.safetensors"]
         == contents(shop / "federated")["router.safetensors"]
@@ -86,29 +79,21 @@ def test_from_a_folder_to_a_decision(shop: Workshop) -> None:
 
     text = sentences("law", 60)[-1]
     for use in ("auto", "always", "never"):
-        routed = done(
-            shop.call(
-                "route", "pooled", text, "--explain", "--json", "--sentences", use
-            )
-        ).json
+        routed = shop.do("route pooled --explain --json", text, "--sentences", use).json
         assert routed["best"] == "law"
         assert "".join(word["text"] for word in routed["explanation"]) == text
-    measured = done(
-        shop.call("evaluate", "pooled", "data", "--json", "--sentences", "always")
-    ).json
+    measured = shop.do("evaluate pooled data --json --sentences always").json
     assert measured["accuracy"] > 80
     assert measured["decided_by"]["sentences"] == 24
-    words = ("evaluate", "pooled", "data", "--propose", "--sign", "--json")
-    fitted = done(shop.call(*words)).json["proposal"]["confidence"]
+    signed = shop.do("evaluate pooled data --propose --sign --json").json
+    fitted = signed["proposal"]["confidence"]
     assert fitted["texts"] == 24
 
 
 @pytest.mark.parametrize("mode", [[], ["--clear"]])
 def test_a_federation_is_simulated(shop: Workshop, mode: list[str]) -> None:
     """A masked round and a clear one, with held-out text."""
-    result = done(
-        shop.call("simulate", "--data", "data", *mode, "--encoder", ENCODER, "--json")
-    ).json
+    result = shop.do("simulate --data data --json", *mode, "--encoder", ENCODER).json
     assert result["accuracy"] > 80
     assert result["held_out"]["documents"] > 0
 
@@ -117,9 +102,9 @@ def test_its_sums_are_audited(shop: Workshop) -> None:
     """As those of any encoder: the attacks use its table."""
     path = prepared(shop, shop / "law-1.jsonl", "law", "audited.stats")
     finished = shop.call(
-        "audit", path, "--encoder", ENCODER, "--corpus", "law-1.jsonl", "--json"
+        "audit --corpus law-1.jsonl --json", path, "--encoder", ENCODER
     )
-    assert isinstance(done(finished).json, dict)
+    assert isinstance(finished.json, dict)
 
 
 def test_a_release_names_what_it_lacks(shop: Workshop, tmp_path: Path) -> None:
@@ -128,29 +113,21 @@ def test_a_release_names_what_it_lacks(shop: Workshop, tmp_path: Path) -> None:
     """
     solved(shop, "lacking")
     nowhere = str(tmp_path / "empty")
-    refused = shop.run("route", "lacking", "a", RIDGEWAY_CACHE=nowhere)
+    refused = shop.run("route lacking a", RIDGEWAY_CACHE=nowhere)
     assert refused.code == 2
     assert "set RIDGEWAY_SENTENCE_MODEL to the right folder" in refused.stderr
     assert len(refused.stderr.strip().splitlines()) == 1
     without = shop.run(
-        "route",
-        "lacking",
-        "a",
-        "--sentences",
-        "never",
-        "--json",
+        "route lacking a --sentences never --json",
         RIDGEWAY_CACHE=nowhere,
     )
-    assert done(without).json["tokens"] == 1
+    assert without.json["tokens"] == 1
     found = shop.run(
-        "route",
-        "lacking",
-        "a",
-        "--json",
+        "route lacking a --json",
         RIDGEWAY_CACHE=nowhere,
         RIDGEWAY_SENTENCE_MODEL=str(shop / "model"),
     )
-    assert done(found).json["tokens"] == 1
+    assert found.json["tokens"] == 1
 
 
 @pytest.mark.parametrize(
@@ -175,7 +152,7 @@ def test_what_cannot_be_prepared_is_one_sentence(
         "--encoder",
         f"dir:tiny+sentence:{reader}",
     )
-    refused = shop.call("client", "prepare", "law-1.jsonl", *words)
+    refused = shop.call("client prepare law-1.jsonl", *words)
     assert refused.code == 2
     assert sentence in refused.stderr
     assert not (shop / "no.stats").exists()

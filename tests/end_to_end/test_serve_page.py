@@ -66,7 +66,7 @@ def test_a_typed_prompt_is_routed_without_pressing_anything(
     seen: Visit, served: Serving
 ) -> None:
     """The decision appears with its confidence, every domain's probability, and the release."""
-    seen.page.get_by_label("Prompt to route").press_sequentially(PROMPT.split("\n")[0])
+    seen.prompt.press_sequentially(PROMPT.split("\n")[0])
     decision = seen.page.locator("#decision")
     answer = explained(served, PROMPT.split("\n")[0])
     expect(decision.locator(".winner")).to_have_text("law")
@@ -80,27 +80,25 @@ def test_a_typed_prompt_is_routed_without_pressing_anything(
         [f"{100 * share:.1f} %" for _, share in ranked]
     )
     expect(decision.locator("code")).to_have_attribute("title", answer["release"])
-    expect(seen.page.locator("#said")).to_have_text(
-        re.compile(r"^law, confidence \d+ %; then \w+, \d+ %\.$")
-    )
+    seen.shows("#said", re.compile(r"^law, confidence \d+ %; then \w+, \d+ %\.$"))
 
 
-@pytest.mark.parametrize("way", ["Control+Enter", "the button"])
+@pytest.mark.parametrize("action", ["Control+Enter", "the button"])
 def test_a_prompt_is_routed_at_once_when_asked_to(
-    browser: Browser, served: Serving, way: str
+    browser: Browser, served: Serving, action: str
 ) -> None:
     """Without waiting for a pause in typing: the page's clock stands still here."""
     with visit(browser, served.url) as seen:
         seen.page.clock.install()
         seen.page.clock.pause_at("2100-01-01")
-        box = seen.page.get_by_label("Prompt to route")
+        box = seen.prompt
         box.fill("0123")
         expect(seen.page.locator(".winner")).to_have_count(0)
-        if way == "the button":
-            seen.page.get_by_role("button", name="Route", exact=True).click()
+        if action == "the button":
+            seen.press("Route", exact=True)
         else:
-            box.press(way)
-        expect(seen.page.locator(".winner")).to_have_text("code")
+            box.press(action)
+        seen.shows(".winner", "code")
 
 
 def test_the_latest_prompt_wins(seen: Visit) -> None:
@@ -111,7 +109,7 @@ def test_the_latest_prompt_wins(seen: Visit) -> None:
     seen.page.route(
         "**/v1/route", lambda route: route.continue_() if held else held.append(route)
     )
-    box = seen.page.get_by_label("Prompt to route")
+    box = seen.prompt
     box.fill("0123")
     box.press("Control+Enter")
     expect(box).to_have_value("0123")
@@ -121,15 +119,15 @@ def test_the_latest_prompt_wins(seen: Visit) -> None:
     box.press("Control+Enter")
     assert len(held) == 1
     held[0].continue_()
-    expect(seen.page.locator(".winner")).to_have_text("law")
-    expect(seen.page.locator("#tokens")).to_have_text("abcd")
+    seen.shows(".winner", "law")
+    seen.shows("#tokens", "abcd")
 
 
 def test_an_emptied_box_shows_no_decision(seen: Visit) -> None:
     """What is gone from the box is gone from the page."""
     seen.type_prompt("abc")
-    seen.page.get_by_label("Prompt to route").fill(" ")
-    expect(seen.page.locator("#decision")).to_have_text("Nothing is routed yet.")
+    seen.prompt.fill(" ")
+    seen.shows("#decision", "Nothing is routed yet.")
     expect(seen.page.locator("#tokens")).to_be_hidden()
 
 
@@ -167,8 +165,8 @@ def test_words_have_the_colour_of_their_domain_and_its_strength(
     ]
     most = max(abs(word["weight"]) for word in answer["explanation"])
     for word, drawn in zip(answer["explanation"], shown, strict=True):
-        place = answer["order"].index(word["domain"])
-        assert f"d{place} u{place}" in drawn["marks"]
+        index = answer["order"].index(word["domain"])
+        assert f"d{index} u{index}" in drawn["marks"]
         assert drawn["weight"] == pytest.approx(abs(word["weight"]) / most, abs=1e-3)
 
 
@@ -181,14 +179,12 @@ def test_the_keyboard_switches_to_what_words_say_of_one_domain(
     seen.type_prompt(PROMPT)
     answer = explained(served, PROMPT)
     seen.page.get_by_role("radio", name="what decided").focus()
-    for place, domain in enumerate(answer["order"]):
+    for index, domain in enumerate(answer["order"]):
         seen.page.keyboard.press("ArrowRight")
         expect(seen.page.get_by_role("radio", name=domain)).to_be_checked()
-        expect(seen.page.locator("#view-words")).to_contain_text(
-            f"for or against {domain}"
-        )
+        seen.says("#view-words", f"for or against {domain}")
         for word, drawn in zip(answer["explanation"], painted(seen), strict=True):
-            marks = f"u0 d{place}" if word["parts"][place] > 0 else "u2 against"
+            marks = f"u0 d{index}" if word["parts"][index] > 0 else "u2 against"
             assert drawn["marks"] == f"token {marks}"
     seen.page.keyboard.press("ArrowRight")
     expect(seen.page.get_by_role("radio", name="what decided")).to_be_checked()
@@ -222,9 +218,7 @@ def test_pointing_at_a_word_reads_it_out(seen: Visit, served: Serving) -> None:
     seen.type_prompt(PROMPT)
     word = explained(served, PROMPT)["explanation"][5]
     seen.page.locator(".token").nth(5).hover()
-    expect(seen.page.locator("#reading")).to_contain_text(
-        f"{json.dumps(word['text'])} speaks for {word['domain']}"
-    )
+    seen.says("#reading", f"{json.dumps(word['text'])} speaks for {word['domain']}")
 
 
 def test_the_words_that_decided_are_those_of_the_command_line(
@@ -233,7 +227,7 @@ def test_the_words_that_decided_are_those_of_the_command_line(
     """The same rows in the same order as `ridgeway route --explain` prints."""
     seen.type_prompt(LONG)
     seen.open_all()
-    printed = shop.run("route", shop / "release", LONG, "--explain").stdout
+    printed = shop.run("route --explain release", LONG).stdout
     said = re.findall(
         r"(?m)^ *'(.*)' +(\w+) +(\d+) +([+-][\d.]+) +([+-]\d+) ?%", printed
     )
@@ -284,14 +278,14 @@ def test_what_no_word_stands_for_is_shown_and_weighs_nothing(seen: Visit) -> Non
 def test_the_card_says_what_the_release_is(seen: Visit, served: Serving) -> None:
     """Its id, its signer's whole key, its domains; and that nobody has evaluated it."""
     card = served.http.get("/v1/releases/current").json()
-    place = seen.page.locator("#release")
+    section = seen.page.locator("#release")
     seen.open_all()
-    codes = place.locator("code")
+    codes = section.locator("code")
     expect(codes.nth(0)).to_have_attribute("title", card["release"])
     expect(codes.nth(1)).to_have_attribute("title", card["signer"])
-    expect(place).to_contain_text("not evaluated on held-out text")
-    expect(place.get_by_role("rowheader")).to_have_text(sorted(ALPHABETS))
-    expect(place.locator("tbody td:nth-of-type(1)")).to_have_text(
+    expect(section).to_contain_text("not evaluated on held-out text")
+    expect(section.get_by_role("rowheader")).to_have_text(sorted(ALPHABETS))
+    expect(section.locator("tbody td:nth-of-type(1)")).to_have_text(
         ["–"] * len(ALPHABETS)
     )
 
@@ -306,12 +300,8 @@ def test_the_docs_describe_every_address(browser: Browser, served: Serving) -> N
     ]
     assert ("POST", "/v1/route") in wanted
     with visit(browser, served.url, "/docs") as seen:
-        expect(seen.page.locator(".operation h2 code")).to_have_text(
-            [path for _, path in wanted]
-        )
-        expect(seen.page.locator(".operation h2 .method")).to_have_text(
-            [method for method, _ in wanted]
-        )
+        seen.shows(".operation h2 code", [path for _, path in wanted])
+        seen.shows(".operation h2 .method", [method for method, _ in wanted])
         tried = seen.page.locator("#post-v1-route pre").inner_text()
         body = json.loads(tried[tried.index("-d '") + 4 : -1])
         assert served.post("/v1/route", body).status_code == 200

@@ -35,8 +35,7 @@ LAYERS = """(element) => {
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
     """A release that was evaluated, so that all there is can be shown."""
     shop = workshop(tmp_path_factory.mktemp("workshop"))
-    words = ("evaluate", shop / "release", shop / "tests", "--propose", "--sign")
-    assert shop.run(*words).code == 0
+    assert shop.run("evaluate release tests --propose --sign").code == 0
     with Serving(shop.folder, shop / "release") as serving:
         yield serving
 
@@ -117,9 +116,9 @@ def test_the_keyboard_alone_is_enough(browser: Browser, served: Serving) -> None
         seen.page.keyboard.press("Tab")
         expect(seen.page.get_by_role("link", name="Skip to the prompt")).to_be_focused()
         seen.page.keyboard.press("Enter")
-        expect(seen.page.get_by_label("Prompt to route")).to_be_focused()
+        expect(seen.prompt).to_be_focused()
         seen.page.keyboard.type("abc")
-        expect(seen.page.locator(".winner")).to_have_text("law")
+        seen.shows(".winner", "law")
         outline = (
             "() => [document.activeElement.id || document.activeElement.tagName, "
             "outlined(document.activeElement)]"
@@ -160,13 +159,13 @@ def test_every_colour_of_a_domain_can_be_seen_and_read_upon(
         for scheme in SCHEMES:
             seen.page.emulate_media(color_scheme=scheme)
             colours = seen.page.evaluate(made)
-            for each in colours:
+            for colour in colours:
                 assert (
-                    contrast([each["ink"]], [each["shade"], *each["below"]])
+                    contrast([colour["ink"]], [colour["shade"], *colour["below"]])
                     >= LEVEL["text"]
                 )
-                assert contrast([each["sign"]], each["below"]) >= LEVEL["sign"]
-            assert len({each["line"] for each in colours}) == 16
+                assert contrast([colour["sign"]], colour["below"]) >= LEVEL["sign"]
+            assert len({style["line"] for style in colours}) == 16
             assert (
-                len({each["line"].split()[0] for each in colours}) == 5
+                len({style["line"].split()[0] for style in colours}) == 5
             )  # not by colour alone

@@ -58,11 +58,8 @@ def test_a_release_replaced_on_disk_is_shown_without_reloading(
         expect(shown).to_have_attribute("title", before)
         seen.page.evaluate("window.stayed = true")
 
-        words = ("evaluate", release, shop / "tests", "--propose", "--sign")
-        assert shop.run(*words).code == 0
-        expect(seen.page.locator("#said")).to_have_text(
-            re.compile("^Release [0-9a-f]{12} is in use now.$")
-        )
+        assert shop.run("evaluate --propose --sign", release, "tests").code == 0
+        seen.shows("#said", re.compile("^Release [0-9a-f]{12} is in use now.$"))
         card = served.http.get("/v1/releases/current").json()
         assert card["release"] != before
         expect(shown).to_have_attribute("title", card["release"])
@@ -74,18 +71,14 @@ def test_a_release_replaced_on_disk_is_shown_without_reloading(
         )
         evaluation = card["manifest"]["evaluation"]
         counts = [str(count) for row in evaluation["confusion"] for count in row]
-        expect(seen.page.locator(".heat td.count")).to_have_text(counts)
-        expect(seen.page.locator(".heat thead th")).to_have_text(
-            [*evaluation["order"], "right"]
-        )
+        seen.shows(".heat td.count", counts)
+        seen.shows(".heat thead th", [*evaluation["order"], "right"])
 
         manifest = json.loads((release / "manifest.json").read_text())
         (release / "manifest.json").write_text(
             json.dumps({**manifest, "domains": ["one", "two"]})
         )
-        expect(seen.page.locator("#release .notice")).to_contain_text(
-            "A newer release was refused"
-        )
+        seen.says("#release .notice", "A newer release was refused")
         expect(shown).to_have_attribute("title", card["release"])
         assert seen.page.evaluate("window.stayed")
 
@@ -131,13 +124,11 @@ def test_an_alarm_is_shown_while_prompts_are_unlike_the_release(
     serving = Serving(shop.folder, shop / "release", settings={"drift_share": 0.4})
     with serving as served, visit(browser, served.url) as seen:
         banner = seen.page.locator("#alarm")
-        expect(seen.page.locator("#drift")).to_contain_text(
-            "No prompts under this release yet."
-        )
+        seen.says("#drift", "No prompts under this release yet.")
         expect(banner).to_be_hidden()
         served.post("/v1/route", {"prompts": [UNKNOWN] * 60})
         expect(banner).to_contain_text("more than 40 % of them have a low confidence")
-        expect(seen.page.locator("#drift .value")).to_have_text("100.0 %")
+        seen.shows("#drift .value", "100.0 %")
         served.post("/v1/route", {"prompts": ["abcdefgh abcdefgh abcdefgh"] * 140})
         expect(banner).to_be_hidden()
 
@@ -151,12 +142,10 @@ def test_an_abstention_says_where_the_prompt_goes(
     with visit(browser, strict.url) as seen:
         seen.type_prompt("abcd 0123")
         ahead = strict.post("/v1/route", {"prompt": "abcd 0123"}).json()["best"]
-        expect(seen.page.locator(".winner")).to_have_text("general")
-        expect(seen.page.locator(".sure")).to_contain_text(
-            f"The prompt goes to general; {ahead} is ahead."
-        )
-        expect(seen.page.locator("#said")).to_contain_text("abstained, goes to general")
-        expect(seen.page.locator("#decision dl")).to_contain_text("Expertgeneral")
+        seen.shows(".winner", "general")
+        seen.says(".sure", f"The prompt goes to general; {ahead} is ahead.")
+        seen.says("#said", "abstained, goes to general")
+        seen.says("#decision dl", "Expertgeneral")
         seen.open_all()
         row = seen.page.locator("#experts tbody tr")
         expect(row.locator("th, td")).to_have_text(
@@ -179,13 +168,13 @@ def test_a_service_with_keys_asks_for_one(
         expect(box).to_be_focused()
         box.fill("wrong")
         box.press("Enter")
-        expect(seen.page.locator("#key-why")).to_contain_text("not known here")
+        seen.says("#key-why", "not known here")
         box.fill(key)
-        seen.page.get_by_role("button", name="Go on").click()
-        expect(seen.page.locator("#release")).to_contain_text("In use since")
+        seen.press("Go on")
+        seen.says("#release", "In use since")
         expect(box).to_be_hidden()
         seen.type_prompt("abcd")
-        expect(seen.page.locator(".winner")).to_have_text("law")
+        seen.shows(".winner", "law")
         assert [trouble for trouble in seen.troubles if "401" not in trouble] == []
         assert seen.page.evaluate(
             "[localStorage.length, sessionStorage.length, document.cookie]"
@@ -203,19 +192,17 @@ def test_a_service_that_is_gone_is_waited_for(browser: Browser, shop: Workshop) 
         visit(browser, served.url, calm=False) as seen,
     ):
         seen.type_prompt("abcd")
-        expect(seen.page.locator("#release")).to_contain_text("In use since")
+        seen.says("#release", "In use since")
         served.stop()
         notice = seen.page.locator("#live-problem")
         expect(notice).to_contain_text("The service does not answer.")
-        expect(seen.page.locator(".winner")).to_have_text("law")
-        seen.page.get_by_role("button", name="Route", exact=True).click()
-        expect(seen.page.locator("#prompt-problem")).to_contain_text(
-            "This could not be routed."
-        )
+        seen.shows(".winner", "law")
+        seen.press("Route", exact=True)
+        seen.says("#prompt-problem", "This could not be routed.")
         served.begin()
         served.until_ready()
         expect(notice).to_be_hidden()
-        seen.page.get_by_role("button", name="Route", exact=True).click()
+        seen.press("Route", exact=True)
         expect(seen.page.locator("#prompt-problem")).to_be_hidden()
 
 
@@ -246,9 +233,9 @@ def test_what_the_service_cannot_use_is_said(browser: Browser, strict: Serving) 
     with its reason.
     """
     with visit(browser, strict.url, calm=False) as seen:
-        seen.page.get_by_label("Prompt to route").fill("ab " * 60_000)
+        seen.prompt.fill("ab " * 60_000)
         problem = seen.page.locator("#prompt-problem")
         expect(problem).to_contain_text("press Route")
-        seen.page.get_by_role("button", name="Route", exact=True).click()
+        seen.press("Route", exact=True)
         expect(problem).to_contain_text("This could not be routed.")
         assert "/v1/route" in seen.asked

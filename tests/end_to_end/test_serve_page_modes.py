@@ -36,7 +36,7 @@ from tests.support.browser import Visit, violations, visit
 from tests.support.fake_expert import Expert, step_by_step, well
 from tests.support.in_process import running
 from tests.support.making import fixed_identity
-from tests.support.serving import OWN, prompt_for, release_of, unsure_prompts
+from tests.support.serving import OWN, facts_of, prompt_for, release_of, unsure_prompts
 from tests.support.tiny import LETTERS, tiny_definition
 
 pytestmark = pytest.mark.browser
@@ -44,7 +44,7 @@ pytestmark = pytest.mark.browser
 DOMAINS = ["code", "law", "medicine"]
 CONFUSION = [[40, 8, 2], [0, 30, 0], [5, 5, 10]]
 RELIABILITY = [
-    (edge, 1 / 16, place / 256) for place, edge in enumerate(CONFIDENCE_EDGES)
+    (edge, 1 / 16, index / 256) for index, edge in enumerate(CONFIDENCE_EDGES)
 ]
 LAW, CODE = prompt_for("law", DOMAINS), prompt_for("code", DOMAINS)
 FORMULAS = ["=1+1", "+1", "-1", "@sum", "\tx", "\n=1+1"]
@@ -57,27 +57,24 @@ def evaluated_release(
     there are any.
     """
     logits = np.zeros((len(LETTERS) + 2, len(domains)), dtype=np.int32)
-    for place, _ in enumerate(domains):
-        logits[LETTERS.index(OWN[place % len(OWN)]) + 2, place] = 100 - place // len(
+    for index, _ in enumerate(domains):
+        logits[LETTERS.index(OWN[index % len(OWN)]) + 2, index] = 100 - index // len(
             OWN
         )
-    facts: dict[str, Any] = {
-        "domains": domains,
-        "masses": dict.fromkeys(domains, 1),
-        "encoder": {"name": "tiny", "fingerprint": "0" * 64},
-        "selector": {"name": "average", "k": 1},
-        "confidence": Confidence(temperature=20.0, calibrated=True).to_json(),
-        "parent": None,
-        "evaluation": {
-            "accuracy": 70.0,
-            "domains": {},
-            "confusion": confusion,
-            "order": domains,
-            "unit": "percent",
-        },
+    evaluation = {
+        "accuracy": 70.0,
+        "domains": {},
+        "confusion": confusion,
+        "order": domains,
+        "unit": "percent",
+        "reliability": RELIABILITY,
     }
-    facts["evaluation"]["reliability"] = RELIABILITY
-    facts["examples"] = [LAW, CODE]
+    facts = facts_of(
+        domains,
+        confidence=Confidence(temperature=20.0, calibrated=True).to_json(),
+        evaluation=evaluation,
+        examples=[LAW, CODE],
+    )
     table = TokenTable(logits, 1.0, np.zeros(len(logits), dtype=np.float32))
     save_release(
         folder,
@@ -165,7 +162,9 @@ def _wait_until_shown(seen: Visit) -> None:
 
 def _troubles(seen: Visit) -> list[str]:
     """Chromium calls a stream that was read to its end aborted, now and then."""
-    return [each for each in seen.troubles if "/v1/chat/completions" not in each]
+    return [
+        trouble for trouble in seen.troubles if "/v1/chat/completions" not in trouble
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -182,12 +181,13 @@ def seen(tab: Visit) -> Iterator[Visit]:
     assert _troubles(tab) == []
 
 
-def send(page: Page, text: str) -> None:
+def send(seen: Visit, text: str) -> None:
     """The next turn of a chat, once the one before was taken."""
-    before = page.locator("#chat-turns > li").count()
-    page.get_by_label("Next turn").fill(text)
-    page.get_by_role("button", name="Send").click()
-    expect(page.locator("#chat-turns > li")).to_have_count(before + 1)
+    turns = seen.page.locator("#chat-turns > li")
+    before = turns.count()
+    seen.page.get_by_label("Next turn").fill(text)
+    seen.press("Send")
+    expect(turns).to_have_count(before + 1)
 
 
 def load(page: Page, name: str, content: str) -> None:
@@ -197,9 +197,9 @@ def load(page: Page, name: str, content: str) -> None:
     )
 
 
-def route_all(page: Page) -> None:
-    page.get_by_role("button", name="Route all").click()
-    expect(page.locator("#batch-save")).to_be_visible()
+def route_all(seen: Visit) -> None:
+    seen.press("Route all")
+    expect(seen.page.locator("#batch-save")).to_be_visible()
 
 
 # What is shown belongs to what is typed
@@ -215,19 +215,19 @@ def test_a_decision_is_marked_as_soon_as_the_text_differs(seen: Visit) -> None:
     held: list[Route] = []
     page.route("**/v1/route", lambda route: held.append(route))
     with page.expect_request("**/v1/route"):
-        page.get_by_label("Prompt to route").fill(CODE)
+        seen.prompt.fill(CODE)
     expect(badge).to_be_visible()
-    page.get_by_label("Prompt to route").fill(LAW)
+    seen.prompt.fill(LAW)
     expect(badge).to_be_hidden()
-    page.get_by_label("Prompt to route").fill(CODE)
+    seen.prompt.fill(CODE)
     expect(badge).to_be_visible()
-    expect(page.locator(".winner")).to_have_text("law")
+    seen.shows(".winner", "law")
     page.route(
         "**/v1/route", lambda route: route.continue_()
     )  # to unroute would answer those held too
-    for each in held:
-        each.continue_()
-    expect(page.locator(".winner")).to_have_text("code")
+    for route in held:
+        route.continue_()
+    seen.shows(".winner", "code")
     expect(badge).to_be_hidden()
 
 
@@ -238,11 +238,9 @@ def test_a_text_that_cannot_be_routed_leaves_no_decision_of_another(
     with opened(browser, served, calm=False) as seen:
         seen.type_prompt(LAW)
         seen.page.route("**/v1/route", lambda route: route.abort())
-        seen.page.get_by_label("Prompt to route").fill(CODE)
-        expect(seen.page.locator("#prompt-problem")).to_contain_text(
-            "This could not be routed."
-        )
-        expect(seen.page.locator("#decision")).to_have_text("Nothing is routed yet.")
+        seen.prompt.fill(CODE)
+        seen.says("#prompt-problem", "This could not be routed.")
+        seen.shows("#decision", "Nothing is routed yet.")
         expect(seen.page.locator("#why")).to_be_hidden()
 
 
@@ -250,21 +248,22 @@ def test_the_lead_is_told_in_a_sentence(seen: Visit, served: Served) -> None:
     """Which words make which part of it; blanks and signs are no words."""
     law, code = OWN[1], OWN[0]
     seen.type_prompt(f"{law * 4} {law * 3} {code * 2}.")
-    expect(seen.page.locator(".lead")).to_have_text(
+    seen.shows(
+        ".lead",
         f"‘{law * 4}’ and ‘{law * 3}’ alone make more than the whole of the lead of law over code; "
-        f"‘{code * 2}’ takes 40 % of it back."
+        f"‘{code * 2}’ takes 40 % of it back.",
     )
     seen.type_prompt(" ".join([law * 5, law * 4, law * 4, law]))
-    expect(seen.page.locator(".lead")).to_contain_text(
-        f"‘{law * 4}’ and ‘{law * 5}’ make 93 % of the lead of law over "
+    seen.says(
+        ".lead", f"‘{law * 4}’ and ‘{law * 5}’ make 93 % of the lead of law over "
     )
 
 
 def test_examples_of_the_release_can_be_tried_with_one_click(seen: Visit) -> None:
     """A newcomer need not think of a prompt."""
-    expect(seen.page.locator("#examples button")).to_have_text([LAW, CODE])
+    seen.shows("#examples button", [LAW, CODE])
     seen.page.locator("#examples button").first.click()
-    expect(seen.page.locator(".winner")).to_have_text("law")
+    seen.shows(".winner", "law")
 
 
 # Settings that are tried
@@ -277,19 +276,15 @@ def test_sliders_say_what_held_out_text_says_of_them(seen: Visit) -> None:
     bins = [bin for bin in RELIABILITY if bin[0] >= 0.9]
     page.get_by_label("Abstain").fill(str(CONFIDENCE_EDGES.index(0.9)))
     share, right = sum(bin[1] for bin in bins), sum(bin[2] for bin in bins)
-    expect(page.locator("#threshold-value")).to_have_text("below 90 %")
-    told = f"{100 * share:.1f} % would be answered, {100 * right / share:.1f} % of them right."
-    expect(page.locator("#threshold-told")).to_contain_text(told)
-    expect(page.locator("#threshold-told")).to_contain_text(
-        "This prompt would go to law."
-    )
+    seen.shows("#threshold-value", "below 90 %")
+    expected = f"{100 * share:.1f} % would be answered, {100 * right / share:.1f} % of them right."
+    seen.says("#threshold-told", expected)
+    seen.says("#threshold-told", "This prompt would go to law.")
 
     cost = page.get_by_label("Weight of cost")
     cost.fill("0")
-    expect(page.locator("#mu-told")).to_contain_text(
-        "large 100.0 %. Mean quality 0.9, mean cost 3,"
-    )
-    expect(page.locator("#mu-told")).to_contain_text("This prompt would go to large.")
+    seen.says("#mu-told", "large 100.0 %. Mean quality 0.9, mean cost 3,")
+    seen.says("#mu-told", "This prompt would go to large.")
     cost.fill("50")  # the dear expert is worth its cost in medicine alone, by far
     mu = float(page.locator("#mu-value").inner_text())
     to_small = [
@@ -302,10 +297,9 @@ def test_sliders_say_what_held_out_text_says_of_them(seen: Visit) -> None:
         sum(row[j] / sum(row) * to_small[j] for row in CONFUSION for j in range(3)) / 3
     )
     assert 0 < share_small < 1
-    expect(page.locator("#mu-told")).to_contain_text(f"small {100 * share_small:.1f} %")
+    seen.says("#mu-told", f"small {100 * share_small:.1f} %")
     cost.fill("100")
-    expect(page.locator("#mu-told")).to_contain_text("small 100.0 %")
-    expect(page.locator("#mu-told")).to_contain_text("mean cost 1,")
+    seen.says("#mu-told", "small 100.0 %", "mean cost 1,")
 
 
 def test_a_count_opens_what_is_behind_it(seen: Visit) -> None:
@@ -321,7 +315,7 @@ def test_a_count_opens_what_is_behind_it(seen: Visit) -> None:
     expect(detail).to_contain_text("The other way round0 of 30, 0.0 %")
     expect(detail).to_contain_text("The release holds counts and no text.")
     load(page, "own.csv", f"prompt,label\n{LAW},code\n{LAW},law\n")
-    route_all(page)
+    route_all(seen)
     cell.click()
     expect(detail).to_contain_text(f"Of your batch, 1 text:{LAW}")
 
@@ -341,14 +335,14 @@ def test_a_link_holds_the_text_and_the_server_never_sees_it(
         seen.page.wait_for_function("() => location.hash.includes('text=')")
         address = seen.page.url
         assert parse_qs(address.partition("#")[2])["text"] == [LAW]
-        seen.page.get_by_label("Prompt to route").fill("x")
+        seen.prompt.fill("x")
         seen.page.wait_for_function("() => !location.hash")
     with opened(
         browser, served, "/" + address.partition("/#")[2].join(["#", ""])
     ) as other:
-        expect(other.page.get_by_label("Prompt to route")).to_have_value(LAW)
-        expect(other.page.locator(".winner")).to_have_text("law")
-        expect(other.page.locator("#threshold-value")).to_have_text("below 70 %")
+        expect(other.prompt).to_have_value(LAW)
+        other.shows(".winner", "law")
+        other.shows("#threshold-value", "below 70 %")
         expect(other.page.get_by_role("radio", name="medicine")).to_be_checked()
         assert not [path for path in other.asked if LAW in path.partition("#")[0]]
 
@@ -364,8 +358,8 @@ def test_a_history_is_kept_only_where_it_is_wanted_and_is_bounded(
         page.get_by_label("Keep the last fifty prompts").check()
         full = json.dumps(
             [
-                {"text": f"old {place}", "domain": "law", "confidence": 1}
-                for place in range(50)
+                {"text": f"old {index}", "domain": "law", "confidence": 1}
+                for index in range(50)
             ]
         )
         page.evaluate("full => localStorage.setItem('ridgeway-history', full)", full)
@@ -377,9 +371,9 @@ def test_a_history_is_kept_only_where_it_is_wanted_and_is_bounded(
         page.reload()
         page.locator("summary", has_text="History").click()
         page.locator("#past button").first.click()
-        expect(page.get_by_label("Prompt to route")).to_have_value(CODE[:9])
-        page.get_by_role("button", name="Clear the history").click()
-        expect(page.locator("#past")).to_have_text("Nothing yet.")
+        expect(seen.prompt).to_have_value(CODE[:9])
+        seen.press("Clear the history")
+        seen.shows("#past", "Nothing yet.")
         page.get_by_label("Keep the last fifty prompts").uncheck()
         assert page.evaluate("localStorage.length") == 0
 
@@ -396,7 +390,7 @@ def test_a_chat_says_why_it_stayed_and_why_it_switched(
     page = seen.page
     page.get_by_label("a chat").check()
     for text in (LAW, CODE[:1], 4 * CODE):
-        send(page, text)
+        send(seen, text)
     turns = page.locator("#chat-turns > li")
     expect(turns.nth(0)).to_contain_text("The chat begins with law.")
     expect(turns.nth(1)).to_contain_text("Stayed with law: code is")
@@ -405,13 +399,13 @@ def test_a_chat_says_why_it_stayed_and_why_it_switched(
     )
     expect(turns.nth(1).locator(".where")).to_have_text("law")
     expect(turns.nth(2)).to_contain_text("Switched from law to code")
-    expect(page.locator("#chat-seat")).to_have_text("The chat is with code.")
+    seen.shows("#chat-seat", "The chat is with code.")
     page.locator("#chat-tools").get_by_role("button", name="Link").click()
     page.wait_for_function("() => location.hash.includes('turn=')")
     with opened(browser, served, "/" + page.url[page.url.index("#") :]) as other:
         expect(other.page.locator("#chat-turns > li")).to_have_count(3)
-        expect(other.page.locator("#chat-seat")).to_have_text("The chat is with code.")
-    page.get_by_role("button", name="New chat").click()
+        other.shows("#chat-seat", "The chat is with code.")
+    seen.press("New chat")
     expect(turns).to_have_count(0)
     held: list[Route] = []
     page.route(
@@ -419,13 +413,11 @@ def test_a_chat_says_why_it_stayed_and_why_it_switched(
     )
     page.get_by_label("Next turn").fill(CODE)
     with page.expect_request("**/v1/route"):
-        page.get_by_role("button", name="Send").click()
-    page.get_by_role(
-        "button", name="New chat"
-    ).click()  # while a turn of the old one is on its way
-    send(page, LAW)
+        seen.press("Send")
+    seen.press("New chat")  # while a turn of the old one is on its way
+    send(seen, LAW)
     held[0].continue_()
-    send(page, LAW)
+    send(seen, LAW)
     expect(turns).to_have_text([re.compile(LAW)] * 2)
 
 
@@ -435,28 +427,28 @@ def test_an_expert_answers_beside_the_decision_and_can_be_stopped(
     """Word by word, as it comes; who answers and why; another prompt takes the answer away."""
     steps = Semaphore(0)
     with opened(browser, served, calm=False) as seen:
-        page, place = seen.page, seen.page.locator("#expert")
+        page, answers = seen.page, seen.page.locator("#expert")
         seen.type_prompt(LAW)
-        page.get_by_role("button", name="Ask large").click()
-        expect(place).to_contain_text("large answered: the expert of the domain.")
-        expect(place.locator(".answer")).to_have_text("largeonetwothreefour")
+        seen.press("Ask large")
+        expect(answers).to_contain_text("large answered: the expert of the domain.")
+        expect(answers.locator(".answer")).to_have_text("largeonetwothreefour")
         served.large.part = step_by_step(steps)
         try:
             seen.type_prompt(CODE)
-            expect(place.locator(".answer")).to_have_count(0)
-            page.get_by_role("button", name="Ask large").click()
+            expect(answers.locator(".answer")).to_have_count(0)
+            seen.press("Ask large")
             steps.release()
-            expect(place.locator(".answer")).to_have_text("one")
-            page.get_by_role("button", name="Stop").click()
-            expect(place).to_contain_text("Stopped.")
-            expect(place.locator(".answer")).to_have_text("one")
+            expect(answers.locator(".answer")).to_have_text("one")
+            seen.press("Stop")
+            expect(answers).to_contain_text("Stopped.")
+            expect(answers.locator(".answer")).to_have_text("one")
         finally:
             steps.release(10)
             served.large.part = well("large")
         page.get_by_label("a chat").check()
         page.get_by_label("and ask the expert").check()
         for _ in range(2):
-            send(page, LAW)
+            send(seen, LAW)
             expect(page.locator("#chat-turns > li").last).to_contain_text(
                 "large answered"
             )
@@ -509,17 +501,17 @@ def test_a_file_is_routed_in_parts_and_saved_without_formulas(
     expect(page.get_by_label("Prompts are in")).to_have_value("text")
     expect(page.get_by_label("True domains are in")).to_have_value("truth")
     before = seen.asked.count("/v1/route")
-    route_all(page)
+    route_all(seen)
     assert seen.asked.count("/v1/route") == before + 2
-    expect(page.locator("#batch-told")).to_have_text("307 of 307 prompts routed")
-    page.get_by_role("button", name="Examples of law routed to code").click()
-    expect(page.locator("#batch-examples")).to_contain_text(CODE)
+    seen.shows("#batch-told", "307 of 307 prompts routed")
+    seen.press("Examples of law routed to code")
+    seen.says("#batch-examples", CODE)
     page.get_by_label("Rows with").fill("say")
     expect(
         page.get_by_role("region", name="Decisions of the batch").locator("tbody tr")
     ).to_have_count(1)
     with page.expect_download() as saved:
-        page.get_by_role("button", name="Save as CSV").click()
+        seen.press("Save as CSV")
     saved.value.save_as(tmp_path / "decisions.csv")
     with (tmp_path / "decisions.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
@@ -529,7 +521,7 @@ def test_a_file_is_routed_in_parts_and_saved_without_formulas(
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "told"),
+    ("name", "content", "message"),
     [
         (
             "p.jsonl",
@@ -544,10 +536,10 @@ def test_a_file_is_routed_in_parts_and_saved_without_formulas(
     ],
 )
 def test_files_are_read_or_refused_in_a_sentence(
-    seen: Visit, name: str, content: str, told: str
+    seen: Visit, name: str, content: str, message: str
 ) -> None:
     load(seen.page, name, content)
-    expect(seen.page.locator("#mode-batch")).to_contain_text(told)
+    seen.says("#mode-batch", message)
 
 
 # For everybody
@@ -560,19 +552,19 @@ def test_no_mode_has_a_barrier(browser: Browser, served: Served) -> None:
     with opened(browser, served) as seen:
         page = seen.page
         seen.type_prompt(LAW + " " + CODE[:3])
-        page.get_by_role("button", name="Ask large").click()
-        expect(page.locator("#expert")).to_contain_text("answered")
+        seen.press("Ask large")
+        seen.says("#expert", "answered")
         expect(page.locator("#compared")).to_be_visible()
-        page.get_by_role("button", name="8 texts of code").click()
+        seen.press("8 texts of code")
         seen.open_all()
         assert violations(page) == []
         page.get_by_label("a chat").check()
         for text in (LAW, CODE[:3]):
-            send(page, text)
+            send(seen, text)
         assert violations(page) == []
         load(page, "own.csv", f"prompt,label\n{LAW},code\n{LAW},law\n")
-        route_all(page)
-        page.get_by_role("button", name="Examples of").click()
+        route_all(seen)
+        seen.press("Examples of")
         assert violations(page) == []
     with visit(browser, served.url, "/docs") as docs:
         expect(docs.page.locator("#records")).to_be_visible()
@@ -585,7 +577,7 @@ def test_a_hundred_and_fifty_domains_can_be_read(
     """The most frequent confusions instead of the whole matrix, a search, and few choices at
     once.
     """
-    domains = [f"domain_{place:03}" for place in range(150)]
+    domains = [f"domain_{index:03}" for index in range(150)]
     confusion = (50 * np.eye(150, dtype=int) + np.eye(150, k=1, dtype=int)).tolist()
     confusion[7][90] = 25
     evaluated_release(tmp_path / "release", domains, confusion)
@@ -607,10 +599,8 @@ def test_a_hundred_and_fifty_domains_can_be_read(
         expect(pairs).to_have_count(20)
         expect(pairs.first).to_contain_text("domain_090")
         pairs.first.get_by_role("button").click()
-        expect(page.locator("#release .panel")).to_contain_text(
-            "domain_007, routed to domain_090"
-        )
-        expect(page.locator("#release .panel")).to_contain_text("25 of 76, 32.9 %")
+        seen.says("#release .panel", "domain_007, routed to domain_090")
+        seen.says("#release .panel", "25 of 76, 32.9 %")
         page.get_by_label("Confusions of").fill("domain_12")
         expect(pairs).to_have_count(11)
         page.get_by_label("Domains", exact=True).fill("domain_149")
@@ -636,7 +626,5 @@ def test_the_page_says_whether_the_table_or_the_sentence_encoder_decided(
             (unsure_prompts(3)[2], "the sentence encoder"),
         ):
             seen.type_prompt(prompt)
-            expect(seen.page.locator("#decision .facts")).to_contain_text(
-                f"Decided by{decided}"
-            )
+            seen.says("#decision .facts", f"Decided by{decided}")
             expect(seen.page.locator("#words tbody tr").first).to_be_visible()

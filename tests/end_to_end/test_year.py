@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -19,19 +18,12 @@ from ridgeway.common.privacy.accountant import epsilon_of
 from ridgeway.common.privacy.privacy_settings import Privacy
 from ridgeway.common.routing.release import load_release
 from tests.support.commands import Finished
-from tests.support.deployment import SECRET, holding
+from tests.support.deployment import DEPLOYED, SECRET, holding
 from tests.support.earlier_bundle import EARLIER_SHA256, keep_earlier
 from tests.support.played_year import PlayedYear, Year
 from tests.support.tiny import tiny_encoder
 
-pytestmark = [
-    pytest.mark.deployment,
-    pytest.mark.long,
-    pytest.mark.skipif(
-        not Path("/proc/self/environ").exists(), reason="looks into /proc"
-    ),
-    pytest.mark.usefixtures("show_logs"),
-]
+pytestmark = [*DEPLOYED, pytest.mark.long]
 
 NAMES = ("chess", "code", "law", "medicine", "music")
 POOR = "music"
@@ -96,22 +88,19 @@ def test_in_april_code_is_upgraded_and_keys_are_renewed(town: Year) -> None:
     other keys.
     """
     for name in NAMES:
-        shown = town.run("client", "bundle", town.holder(name), "--json")
+        shown = town.run("client bundle --json", town.holder(name))
         assert (shown.code, shown.json["bundle"]) == (2, installed_sha256())
-        assert (
-            town.do("client", "approve", town.holder(name), "--json").json["approved"]
-            == installed_sha256()
-        )
+        assert town.owner(name, "approve")["approved"] == installed_sha256()
     town.amend(town.coordinator / "coordinator.toml", {"bundle": '"newest"'})
-    town.do("coordinator", "renew", town.coordinator, "--signing-key")
+    town.do("coordinator renew --signing-key", town.coordinator)
     town.leave("law")
-    town.do("client", "renew", town.holder("law"), "--identity")
+    town.do("client renew --identity", town.holder("law"))
     town.leave("medicine")
-    town.do("client", "renew", town.holder("medicine"))
+    town.do("client renew", town.holder("medicine"))
     for name in ("law", "medicine"):
         town.admit(name)
     town.join("law", "medicine")
-    shown = town.do("client", "members", town.holder(UNLUCKY), "--json").json
+    shown = town.owner(UNLUCKY, "members")
     assert shown["confirmed"], "a key that its owner handed over needs no new code"
     assert town.backup("coordinator", town.coordinator).exists()
 
@@ -120,21 +109,18 @@ def test_in_may_a_holder_leaves_and_a_budget_ends(town: Year) -> None:
     """Its SuperNode stops, its domain is not lost in silence; whose budget is spent opens no epoch,
     and stays in.
     """
-    town.do("client", "leave", town.holder(LEAVING))
+    town.do("client leave", town.holder(LEAVING))
     assert town.stops_by_itself(LEAVING)
-    again = town.run("client", "join", town.holder(LEAVING))
+    again = town.run("client join", town.holder(LEAVING))
     assert again.code == 2 and "has left the federation" in again.stderr
-    refused = town.run("client", "ready", town.holder(POOR), "--new-epoch")
+    refused = town.run("client ready --new-epoch", town.holder(POOR))
     assert (
         refused.code == 2
         and "`max_epsilon` in client.toml allows 1.5" in refused.stderr
     )
     stay = [name for name in NAMES if name != LEAVING]
-    shown = {
-        name: town.do("client", "members", town.holder(name), "--json").json
-        for name in stay
-    }
-    assert all(each["removed"] == [LEAVING] for each in shown.values())
+    shown = {name: town.owner(name, "members") for name in stay}
+    assert all(members["removed"] == [LEAVING] for members in shown.values())
     town.confirm(*stay)
     town.ready(*(name for name in stay if name != POOR))
     stopped = town.play()
@@ -164,36 +150,26 @@ def test_in_june_a_holder_is_restored_and_its_budget_is_not(town: Year) -> None:
     assert len(kept) < len(lines)
     file.write_text("".join(f"{line}\n" for line in kept))
     backup = town.folder / "backups" / f"{UNLUCKY}-client.backup"
-    town.do(
-        "client",
-        "restore",
-        town.holder(UNLUCKY),
-        "--from",
-        backup,
-        "--epochs-since",
-        "0",
-    )
-    town.do("client", "approve", town.holder(UNLUCKY), installed_sha256())
+    town.do("client restore --epochs-since 0", town.holder(UNLUCKY), "--from", backup)
+    town.do("client approve", town.holder(UNLUCKY), installed_sha256())
     town.ready(UNLUCKY)
     town.join(UNLUCKY)
-    asked = town.run("coordinator", "round", town.coordinator, "--dry-run", "--json")
+    asked = town.run("coordinator round --dry-run --json", town.coordinator)
     assert "older_copy" in asked.stderr
-    told = town.do(
-        "client", "restore", town.holder(UNLUCKY), "--epochs-since", "2", "--json"
-    ).json
-    assert told["charged"] == 6
+    restored = town.owner(UNLUCKY, "restore --epochs-since 2")
+    assert restored["charged"] == 6
     assert town.spent(UNLUCKY) > truly
     town.ready(UNLUCKY)
-    asked = town.run("coordinator", "round", town.coordinator, "--dry-run", "--json")
+    asked = town.run("coordinator round --dry-run --json", town.coordinator)
     assert "older_copy" not in asked.stderr
 
 
 def test_in_july_the_holder_that_left_comes_back(town: Year) -> None:
     """With another key of its SuperNode, and with the budget that it had."""
     spent = town.spent(LEAVING)
-    town.do("client", "renew", town.holder(LEAVING))
+    town.do("client renew", town.holder(LEAVING))
     town.admit(LEAVING)
-    town.do("client", "approve", town.holder(LEAVING), installed_sha256())
+    town.do("client approve", town.holder(LEAVING), installed_sha256())
     assert town.spent(LEAVING) == spent > 0
     town.ready(LEAVING)
     town.join(LEAVING)
@@ -208,8 +184,7 @@ def test_in_august_the_coordinator_is_restored_from_the_backup_of_april(
     """
     town.lose("up", town.coordinator)
     town.do(
-        "coordinator",
-        "restore",
+        "coordinator restore",
         town.folder / "backups" / "coordinator-coordinator.backup",
         town.coordinator,
     )
@@ -226,17 +201,17 @@ def test_in_december_all_that_was_written_holds_and_budgets_add_up(town: Year) -
     """Journals, ledger and releases verify, also by the key of January; nobody spent more than it
     allowed.
     """
-    town.do("coordinator", "verify", town.coordinator)
+    town.do("coordinator verify", town.coordinator)
     rho = Privacy(mode="columns", epsilon=1.0, prior="0" * 64).rho
     for name in NAMES:
-        town.do("client", "verify", town.holder(name))
+        town.do("client verify", town.holder(name))
         found = town.status(name)["privacy"]
         assert (
             found["spent"]
             == epsilon_of(town.epochs(name) * rho, found["delta"])
             <= found["allowed"]
         )
-        assert town.do("client", "statement", town.holder(name)).stdout
+        assert town.do("client statement", town.holder(name)).stdout
     used = {name: town.epochs(name) for name in NAMES}
     assert used == {"chess": 3, "code": 5, "law": 4, "medicine": 4, "music": 2}
     for number in (1, 2, 4):

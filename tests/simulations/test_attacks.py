@@ -26,27 +26,21 @@ ROWS, WIDTH = 300, 40
 """More equations (41 · 42 / 2) than tokens, as with the default encoder."""
 
 
-def random_table(
-    rows: int = ROWS, width: int = WIDTH, seed: int = 0
-) -> NDArray[np.int16]:
+def random_table() -> NDArray[np.int16]:
     """A table whose rows share a direction and whose directions differ in size, as real ones do."""
-    numbers = np.random.default_rng(seed)
-    sizes = np.geomspace(30, 600, width)
-    return np.rint(numbers.standard_normal((rows, width)) * sizes + 300).astype(
-        np.int16
-    )
+    sizes = np.geomspace(30, 600, WIDTH)
+    rows = np.random.default_rng(0).standard_normal((ROWS, WIDTH)) * sizes + 300
+    return np.rint(rows).astype(np.int16)
 
 
-def zipf_counts(
-    seed: int, rows: int = ROWS, distinct: int = 150, tokens: int = 20_000
-) -> Integers:
+def zipf_counts(seed: int, distinct: int = 150, tokens: int = 20_000) -> Integers:
     """Counts as language has them: few frequent tokens, many that occur once or twice, many that do
     not occur.
     """
     numbers = np.random.default_rng(seed)
     shares = 1 / np.arange(1, distinct + 1)
-    counts = np.zeros(rows, dtype=np.int64)
-    counts[numbers.permutation(rows)[:distinct]] = np.maximum(
+    counts = np.zeros(ROWS, dtype=np.int64)
+    counts[numbers.permutation(ROWS)[:distinct]] = np.maximum(
         1, tokens * shares / shares.sum() / 10
     )
     return counts
@@ -184,8 +178,8 @@ def test_tokens_are_attributed_to_the_domain_whose_column_they_are_in() -> None:
         for ids in (np.arange(12), np.arange(12, 24))
     ]
     placed = [
-        single_domain(gram_of_counts(table, counts)).placed(place, 2)
-        for place, counts in enumerate(parts)
+        single_domain(gram_of_counts(table, counts)).placed(index, 2)
+        for index, counts in enumerate(parts)
     ]
     domains = attribution(table, placed[0] + placed[1])
     assert domains[:24].tolist() == [0] * 12 + [1] * 12

@@ -57,205 +57,6 @@ class Thing:
 PARAGRAPH = (
     "Permission is hereby granted to any person who holds a copy of this text "
     "to lend it to a neighbour. "
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
-    ""
 )
 
 
@@ -277,7 +78,7 @@ def test_a_machine_after_set_up_has_at_least_four_domains(
     """The demonstration always finds enough to route between, under names that can stand on a
     command line.
     """
-    names = [each.name for each in harvested]
+    names = [corpus.name for corpus in harvested]
     assert len(names) >= 4
     assert all(name.isidentifier() and name == name.lower() for name in names)
     assert names == [name for name in corpora._DOMAINS if name in names]
@@ -287,12 +88,12 @@ def test_every_domain_has_enough_text_and_not_too_much(
     harvested: tuple[Corpus, ...],
 ) -> None:
     """A domain trains on 100 kB to 1.5 MB and keeps about a fifth of its text for the test."""
-    for each in harvested:
-        train, test = sum(map(len, each.train)), sum(map(len, each.test))
-        assert train >= 100_000, each.name
-        assert train + test <= 1_500_000, each.name
-        assert len(each.test) >= 10, each.name
-        assert 0.05 < test / (train + test) < 0.4, each.name
+    for corpus in harvested:
+        train, test = sum(map(len, corpus.train)), sum(map(len, corpus.test))
+        assert train >= 100_000, corpus.name
+        assert train + test <= 1_500_000, corpus.name
+        assert len(corpus.test) >= 10, corpus.name
+        assert 0.05 < test / (train + test) < 0.4, corpus.name
 
 
 def test_the_preset_paper_routes_built_in_text_as_it_always_did(
@@ -301,7 +102,10 @@ def test_the_preset_paper_routes_built_in_text_as_it_always_did(
     """The published method, on text that every machine has: a part of it, so that a change shows
     within seconds.
     """
-    few = [Corpus(each.name, each.train[:200], each.test[:50]) for each in harvested]
+    few = [
+        Corpus(corpus.name, corpus.train[:200], corpus.test[:50])
+        for corpus in harvested
+    ]
     corpora.write(few, tmp_path / "data")
     found = measured(tmp_path / "data", PAPER, smollm2, tmp_path)
     assert found.accuracy == pytest.approx(
@@ -311,20 +115,20 @@ def test_the_preset_paper_routes_built_in_text_as_it_always_did(
 
 def test_no_piece_stands_on_both_sides(harvested: tuple[Corpus, ...]) -> None:
     """What a router is measured on, it was not trained on; and nothing is counted twice."""
-    for each in harvested:
-        assert len({*each.train, *each.test}) == len(each.train) + len(each.test), (
-            each.name
-        )
+    for corpus in harvested:
+        assert len({*corpus.train, *corpus.test}) == len(corpus.train) + len(
+            corpus.test
+        ), corpus.name
 
 
 def test_the_words_of_the_test_are_new(harvested: tuple[Corpus, ...]) -> None:
     """Few runs of eight words of the test were trained on, not even in licences, which copy each
     other.
     """
-    for each in harvested:
-        trained = set().union(*map(corpora._runs, each.train))
-        tested = set().union(*map(corpora._runs, each.test))
-        assert len(tested & trained) < 0.2 * len(tested), each.name
+    for corpus in harvested:
+        trained = set().union(*map(corpora._runs, corpus.train))
+        tested = set().union(*map(corpora._runs, corpus.test))
+        assert len(tested & trained) < 0.2 * len(tested), corpus.name
 
 
 @given(count=st.integers(0, 40))
@@ -332,12 +136,12 @@ def test_the_division_is_complete_and_ignores_the_order_of_files(count: int) -> 
     """Every file goes to exactly one side, a fifth of them to the test, whichever comes first."""
     files = documents(count)
     train, test = corpora.split(files)
-    assert sorted(each.key for each in train + test) == sorted(
-        each.key for each in files
+    assert sorted(document.key for document in train + test) == sorted(
+        file.key for file in files
     )
     assert len(test) == count // 5
     assert {each.key for each in corpora.split(files[::-1])[1]} == {
-        each.key for each in test
+        document.key for document in test
     }
 
 
@@ -437,19 +241,21 @@ def test_questions_are_of_their_domain_alone_and_never_those_of_the_judges() -> 
     them for the test.
     """
     mixed = corpora.with_questions()
-    assert [each.name for each in mixed] == [*corpora._DOMAINS, corpora.EVERYDAY]
-    texts = [text for each in mixed for text in (*each.train, *each.test)]
+    assert [corpus.name for corpus in mixed] == [*corpora._DOMAINS, corpora.EVERYDAY]
+    texts = [text for corpus in mixed for text in (*corpus.train, *corpus.test)]
     assert len(set(texts)) == len(texts)
     judges = (
         json.loads(line)["text"]
         for line in VISITORS.read_text(encoding="utf-8").splitlines()
     )
     assert not set(judges) & set(texts)
-    for each in mixed:
+    for corpus in mixed:
         asked = [
-            text for text in each.test if len(text) < built_in_text.MIN_PIECE_CHARACTERS
+            text
+            for text in corpus.test
+            if len(text) < built_in_text.MIN_PIECE_CHARACTERS
         ]
-        assert len(each.train) >= 100 and len(asked) >= 10, each.name
+        assert len(corpus.train) >= 100 and len(asked) >= 10, corpus.name
 
 
 def test_fewer_than_four_domains_are_refused() -> None:

@@ -62,10 +62,10 @@ def test_every_holder_answers_in_a_process_that_is_its_own_for_good() -> None:
                 reply.content["answer"]
                 for reply in grid.send_and_receive(asked(list(nodes)))
             ]
-            assert [(each["node"], each["times"]) for each in answers] == [
+            assert [(answer["node"], answer["times"]) for answer in answers] == [
                 (node, times) for node in nodes
             ]
-            processes = [each["process"] for each in answers]
+            processes = [answer["process"] for answer in answers]
             assert (
                 processes[0]
                 == processes[2]

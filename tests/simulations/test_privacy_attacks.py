@@ -90,16 +90,16 @@ def test_under_noise_own_and_control_are_told_alike(
     """
     own, control = halves(texts(400), ENCODER, prior)
     privacy = Privacy(mode=mode, epsilon=0.1, prior=prior.fingerprint)
-    told = audit_halves(
+    audit = audit_halves(
         own, control, ENCODER, prior, privacy, np.random.default_rng(1).bytes
     )
-    assert [each.view for each in told.findings] == (
+    assert [finding.view for finding in audit.findings] == (
         ["column"] if mode == "columns" else ["column", "products"]
     )
-    found = told.membership_auc
+    found = audit.membership_auc
     assert 0.35 < found.own_against_control < 0.65 and found.worst_case < found.allowed
     assert (
-        len(own.rows) + len(control.rows) == 400 == told.documents + len(control.rows)
+        len(own.rows) + len(control.rows) == 400 == audit.documents + len(control.rows)
     )
 
 

@@ -40,8 +40,13 @@ from ridgeway.simulations.simulated_federation import (
     deal,
     open_epochs,
 )
-from tests.support.commands import Workshop
-from tests.support.corpora_on_disk import ALPHABETS, sentences, write_jsonl
+from tests.support.commands import Finished, Workshop
+from tests.support.corpora_on_disk import (
+    ALPHABETS,
+    sentences,
+    write_domains,
+    write_jsonl,
+)
 from tests.support.flower_parts import local_grid, process_grid
 from tests.support.making import contents
 from tests.support.tiny import tiny_encoder
@@ -53,12 +58,13 @@ WIDTH = 16
 def workshop(tmp_path: Path) -> Workshop:
     """An encoder and a folder of corpora, as `simulate --data` wants them."""
     save_encoder(tiny_encoder(WIDTH), tmp_path / "encoder")
-    for domain in ALPHABETS:
-        write_jsonl(tmp_path / "data" / f"{domain}.train.jsonl", sentences(domain, 60))
-        write_jsonl(
-            tmp_path / "data" / f"{domain}.test.jsonl", sentences(domain, 75)[60:]
-        )
+    write_domains(tmp_path / "data", 60, 15)
     return Workshop(tmp_path)
+
+
+def simulated_by(shop: Workshop, words: str) -> Finished:
+    """`ridgeway simulate WORDS` on these corpora, to its end."""
+    return shop.call("simulate --data data --encoder", shop.encoder, *words.split())
 
 
 def corpora() -> list[Corpus]:
@@ -109,15 +115,15 @@ def test_dealing_gives_every_text_to_one_holder(
     asked for.
     """
     found = [
-        Corpus(f"d{place}", tuple(f"{place}-{each}" for each in range(size)), ())
-        for place, size in enumerate(sizes)
+        Corpus(f"d{index}", tuple(f"{index}-{number}" for number in range(size)), ())
+        for index, size in enumerate(sizes)
     ]
     holders = data.draw(st.integers(len(found), len(found) * min(sizes)))
     dealt = deal(found, holders)
     assert len(dealt) == holders
     assert all(texts for _, texts in dealt.values())
     texts = [text for _, own in dealt.values() for text in own]
-    assert sorted(texts) == sorted(text for each in found for text in each.train)
+    assert sorted(texts) == sorted(text for corpus in found for text in corpus.train)
     assert all(
         text.startswith(domain[1:] + "-")
         for domain, own in dealt.values()
@@ -141,13 +147,11 @@ def test_federated_equals_centralised(
             tmp_path / mode, holders=holders, mode=mode, weighting=weighting
         )
         run_in_memory(simulated, no_watch)
-        federation = simulated.federation
-        assert federation.newest is not None
-        release = federation.release_folder(federation.newest.number)
+        federation, release = simulated.federation, simulated.newest_release
         routers.add((release / ROUTER).read_bytes())
     choices = RouterChoices.of_manifest(load_release(release).manifest)
     texts, sampling = (
-        {each.name: each.train for each in found},
+        {corpus.name: corpus.train for corpus in found},
         federation.terms.sampling,
     )
     pooled = []
@@ -172,17 +176,7 @@ def test_the_command_reports_what_programs_want_to_know(workshop: Workshop) -> N
     """Accuracy, domains, confusion and timings as JSON; the release where it was asked for, and it
     routes.
     """
-    done = workshop.call(
-        "simulate",
-        "--data",
-        "data",
-        "--encoder",
-        workshop.encoder,
-        "--out",
-        "out",
-        "--json",
-    )
-    assert done.code == 0, done.stderr
+    done = simulated_by(workshop, "--out out --json").good
     assert set(done.json) >= {
         "accuracy",
         "domains",
@@ -207,34 +201,11 @@ def test_several_holders_of_a_domain_and_one_that_is_away(workshop: Workshop) ->
     """Whoever is away is named, and the others make the release; a domain goes on with the holders
     it has left.
     """
-    words = [
-        "simulate",
-        "--data",
-        "data",
-        "--encoder",
-        workshop.encoder,
-        "--holders",
-        "7",
-        "--drop",
-        "law-1",
-        "--json",
-    ]
-    done = workshop.call(*words)
-    assert done.code == 0, done.stderr
+    done = simulated_by(workshop, "--holders 7 --drop law-1 --json").good
     assert done.json["absent"] == ["law-1"]
     assert "absent    law-1" in done.stderr
     assert done.json["order"] == sorted(ALPHABETS)
-    gone = workshop.call(
-        "simulate",
-        "--data",
-        "data",
-        "--encoder",
-        workshop.encoder,
-        "--drop",
-        "law",
-        "--json",
-        "--clear",
-    )
+    gone = simulated_by(workshop, "--drop law --json --clear")
     assert gone.json["order"] == ["code", "medicine"]
 
 
@@ -243,26 +214,11 @@ def test_a_private_round_needs_one_option(workshop: Workshop, sums: str) -> None
     """The release says what it promises, and with much text for the noise its router routes."""
     for domain in ALPHABETS:
         write_jsonl(workshop / "data" / f"{domain}.train.jsonl", sentences(domain, 600))
-    write_prior(
-        make_prior(
-            tiny_encoder(WIDTH), [sentences(domain, 75)[60:] for domain in ALPHABETS]
-        ),
-        workshop / "prior",
-    )
-    words = [
-        "--private",
-        "--data",
-        "data",
-        "--encoder",
-        workshop.encoder,
-        "--epsilon",
-        "8",
-        "--prior",
-        "prior",
-    ]
-    named = [] if sums == "columns" else ["--sums", sums]
-    done = workshop.call("simulate", *words, *named, "--out", "out", "--json")
-    assert done.code == 0, done.stderr
+    public = [sentences(domain, 75)[60:] for domain in ALPHABETS]
+    write_prior(make_prior(tiny_encoder(WIDTH), public), workshop / "prior")
+    words = "--private --epsilon 8 --prior prior --out out --json"
+    named = "" if sums == "columns" else f" --sums {sums}"
+    done = simulated_by(workshop, words + named).good
     assert done.json["mode"] == "private"
     assert load_release(workshop / "out").manifest["privacy"]["mode"] == sums
     assert done.json["accuracy"] > 90
@@ -279,17 +235,8 @@ def test_a_private_round_reads_sentences(
         write_jsonl(
             workshop / "data" / f"{domain}.train.jsonl", sentences(domain, 150, 60)
         )
-    words = [
-        "--private",
-        "--data",
-        "data",
-        "--encoder",
-        f"{workshop.encoder}+sentence",
-        "--epsilon",
-        "8",
-    ]
-    done = workshop.call("simulate", *words, "--out", "out", "--json")
-    assert done.code == 0, done.stderr
+    words = f"--private --epsilon 8 --encoder {workshop.encoder}+sentence"
+    done = simulated_by(workshop, f"{words} --out out --json").good
     release = load_release(workshop / "out")
     assert release.manifest["cascade"]["margin"] == NOISY_MARGIN
     assert done.json["accuracy"] > 90
@@ -299,43 +246,42 @@ def test_a_private_round_reads_sentences(
     ("words", "sentence"),
     [
         (
-            ["--private", "--prior", "nowhere", "--work", "new"],
+            "--private --prior nowhere --work new",
             "there is no prior nowhere",
         ),
         (
-            ["--private", "--clear"],
+            "--private --clear",
             "--private and --clear exclude each other; give one",
         ),
         (
-            ["--private", "--sums", "rows"],
+            "--private --sums rows",
             "there is no privacy mode 'rows'; use columns or full",
         ),
-        (["--private", "--epsilon", "0"], "ε must be above 0 and at most 20, not 0"),
-        (["--epsilon", "1"], "--epsilon needs --private: other rounds have no noise"),
+        ("--private --epsilon 0", "ε must be above 0 and at most 20, not 0"),
+        ("--epsilon 1", "--epsilon needs --private: other rounds have no noise"),
         (
-            ["--clear", "--sums", "full", "--prior", "p"],
+            "--clear --sums full --prior p",
             "--sums and --prior needs --private",
         ),
-        (["--holders", "2"], "3 domains need at least as many holders, not 2"),
-        (["--holders", "1000"], "too few for"),
-        (["--holders", "20"], "would have 8 documents, and a holder needs 10"),
-        (["--drop", "nobody"], "there is no holder 'nobody' to drop"),
-        (["--engine", "ray"], "there is no engine 'ray'"),
-        (["--data", "nowhere"], "nowhere holds 0 files"),
-        (["--work", "data"], "data already exists and is not empty"),
-        (["--out", "data"], "already contains other files"),
-        (["--drop", "law", "--drop", "code", "--clear"], "needs two domains"),
-        (["--drop", "law"], "2 holders can take part, but a round under masks needs 3"),
-        (["--drop-rate", "1"], "a drop rate lies between 0 and 1"),
+        ("--holders 2", "3 domains need at least as many holders, not 2"),
+        ("--holders 1000", "too few for"),
+        ("--holders 20", "would have 8 documents, and a holder needs 10"),
+        ("--drop nobody", "there is no holder 'nobody' to drop"),
+        ("--engine ray", "there is no engine 'ray'"),
+        ("--data nowhere", "nowhere holds 0 files"),
+        ("--work data", "data already exists and is not empty"),
+        ("--out data", "already contains other files"),
+        ("--drop law --drop code --clear", "needs two domains"),
+        ("--drop law", "2 holders can take part, but a round under masks needs 3"),
+        ("--drop-rate 1", "a drop rate lies between 0 and 1"),
     ],
 )
 def test_bad_input_is_one_sentence(
-    workshop: Workshop, words: list[str], sentence: str
+    workshop: Workshop, words: str, sentence: str
 ) -> None:
     """A non-zero exit, one line of why, and nothing written."""
     before = sorted(workshop.folder.rglob("*"))
-    named = [] if "--data" in words else ["--data", "data"]
-    done = workshop.call("simulate", *named, "--encoder", workshop.encoder, *words)
+    done = simulated_by(workshop, words)
     assert done.code == 2
     last = done.stderr.strip().splitlines()[-1]
     assert last.startswith("ridgeway: ")
@@ -352,16 +298,8 @@ def test_a_private_round_with_words_is_refused_before_anything_is_written(
     """The sentence names an encoder that can be used, and the folder of the federation does not
     come to be.
     """
-    words = [
-        "--data",
-        "data",
-        "--encoder",
-        f"{workshop.encoder}+words",
-        "--private",
-        "--work",
-        "new",
-    ]
-    done = workshop.call("simulate", *words)
+    words = f"--private --work new --encoder {workshop.encoder}+words"
+    done = simulated_by(workshop, words)
     assert (
         done.code == 2
         and "token features and USE sentence features only" in done.stderr
@@ -384,9 +322,7 @@ def test_holders_in_processes_give_the_very_release_of_one_process(
         lambda app, nodes, processes: process_grid(app, nodes, 2),
     )
     run_in_memory(other, no_watch, gone)
-    assert contents(simulated.federation.release_folder(1)) == contents(
-        other.federation.release_folder(1)
-    )
+    assert contents(simulated.newest_release) == contents(other.newest_release)
 
 
 def test_epochs_that_processes_open_hold_the_same_sums(
@@ -450,7 +386,7 @@ def five_holders(folder: Path, **options: Any) -> SimulatedFederation:
 @pytest.fixture
 def prior(tmp_path: Path) -> Path:
     write_prior(
-        make_prior(tiny_encoder(WIDTH), [each.test for each in corpora()]),
+        make_prior(tiny_encoder(WIDTH), [corpus.test for corpus in corpora()]),
         tmp_path / "prior",
     )
     return tmp_path / "prior"
@@ -461,24 +397,26 @@ def simulated(tmp_path: Path) -> SimulatedFederation:
     return five_holders(tmp_path)
 
 
+def members_of(simulated: SimulatedFederation) -> set[str]:
+    """Whose sums the newest release is made of."""
+    newest = simulated.federation.newest
+    assert newest is not None
+    return {member.name for member in newest.members}
+
+
 def absences(simulated: SimulatedFederation) -> dict[str, str]:
     """Where the coordinator first missed whom."""
     missed: dict[str, str] = {}
-    for entry in simulated.federation.ledger.journal.entries():
-        if entry.kind == "absent":
-            for name in entry.facts["names"]:
-                missed.setdefault(name, entry.facts["step"])
+    for entry in simulated.federation.ledger.journal.entries("absent"):
+        for name in entry.facts["names"]:
+            missed.setdefault(name, entry.facts["step"])
     return missed
 
 
 def opened(simulated: SimulatedFederation) -> dict[str, list[str]]:
     """Which sums every holder has helped to open."""
     return {
-        name: [
-            entry.facts["lot"]
-            for entry in Holder(home).journal.entries()
-            if entry.kind == "opened"
-        ]
+        name: [entry.facts["lot"] for entry in Holder(home).journal.entries("opened")]
         for name, home in simulated.nodes.items()
     }
 
@@ -505,11 +443,7 @@ def test_the_same_holders_fall_at_the_same_stages_in_every_run(
     assert choose_dropouts(shuffled, rate) == dropouts
     stages = Counter(dropouts.values())
     assert stages.keys() <= STAGES.keys()
-    assert (
-        max(stages.values(), default=0)
-        - min((stages[stage] for stage in STAGES), default=0)
-        <= 1
-    )
+    assert max(stages.values(), default=0) - min(map(stages.__getitem__, STAGES)) <= 1
 
 
 @given(
@@ -550,13 +484,9 @@ def test_a_round_goes_on_without_a_holder_that_falls_at_any_stage(
     its domain lighter.
     """
     run_in_memory(simulated, no_watch, {"law-2": stage})
-    newest = simulated.federation.newest
-    assert newest is not None
-    assert {member.name for member in newest.members} == (
-        MEMBERS if counted else MEMBERS - {"law-2"}
-    )
+    assert members_of(simulated) == (MEMBERS if counted else MEMBERS - {"law-2"})
     assert absences(simulated)["law-2"] == step
-    manifest = load_release(simulated.federation.release_folder(1)).manifest
+    manifest = load_release(simulated.newest_release).manifest
     law = EQUAL_MASS if counted else EQUAL_MASS // 2
     assert manifest["masses"] == {
         "code": EQUAL_MASS,
@@ -584,11 +514,7 @@ def test_a_private_round_goes_on_without_a_holder_that_falls_at_any_stage(
     simulated = five_holders(tmp_path, mode="private", prior=prior)
     answers = {words: number for number, words in UNMASKED_STAGES.items()}
     run_in_memory(simulated, no_watch, {"law-2": answers[stage]})
-    newest = simulated.federation.newest
-    assert newest is not None
-    assert {member.name for member in newest.members} == (
-        MEMBERS if counted else MEMBERS - {"law-2"}
-    )
+    assert members_of(simulated) == (MEMBERS if counted else MEMBERS - {"law-2"})
     assert absences(simulated)["law-2"] == step
     assert not (simulated.nodes["law-2"] / "releases" / "0001").exists()
     assert (simulated.nodes["law-1"] / "releases" / "0001").exists()
@@ -598,30 +524,13 @@ def test_the_command_tells_who_will_fall(workshop: Workshop) -> None:
     """Two of seven holders may fall, each at its stage; with three the round fails in one
     sentence.
     """
-    words = [
-        "simulate",
-        "--data",
-        "data",
-        "--encoder",
-        workshop.encoder,
-        "--holders",
-        "7",
-        "--json",
-    ]
-    done = workshop.call(*words, "--drop-rate", "0.3")
-    assert done.code == 0, done.stderr
+    done = simulated_by(workshop, "--holders 7 --json --drop-rate 0.3").good
     assert len(done.json["fallen"]) == 2
-    told = [line for line in done.stderr.splitlines() if line.startswith("will fall")]
-    assert [
-        name for name in done.json["fallen"] if not any(name in line for line in told)
-    ] == []
-    assert [
-        stage
-        for stage in ("before sharing", "after sharing")
-        if not any(stage in line for line in told)
-    ] == []
+    lines = [line for line in done.stderr.splitlines() if line.startswith("will fall")]
+    for words in (*done.json["fallen"], "before sharing", "after sharing"):
+        assert any(words in line for line in lines)
     assert done.json["accuracy"] == 100.0
-    failed = workshop.call(*words, "--drop-rate", "0.43")
+    failed = simulated_by(workshop, "--holders 7 --json --drop-rate 0.43")
     assert (failed.code, failed.stdout) == (2, "")
     assert "of 7 members" in failed.stderr.splitlines()[-1]
 
@@ -668,18 +577,16 @@ def test_both_engines_give_the_same_private_release_without_a_holder_that_fell(
     other = copied(simulated, folder)
     run_in_memory(simulated, no_watch, dropouts)
     run_on_flower(other, no_watch, dropouts)
-    ours, theirs = (each.federation.release_folder(1) for each in (simulated, other))
+    ours, theirs = simulated.newest_release, other.newest_release
     assert without_counts(ours) == without_counts(theirs)
-    one, two = (each.federation.ledger for each in (simulated, other))
+    one, two = (played.federation.ledger for played in (simulated, other))
     assert one.total(one.standing().totals[-1]).equals(
         two.total(two.standing().totals[-1])
     )
     for each, release in ((simulated, ours), (other, theirs)):
         assert absences(each)["law-2"] == "seal"
         assert opened(each)["law-2"] == []
-        newest = each.federation.newest
-        assert newest is not None
-        assert {member.name for member in newest.members} == MEMBERS - {"law-2"}
+        assert members_of(each) == MEMBERS - {"law-2"}
         stayed = [home for name, home in each.nodes.items() if name != "law-2"]
         assert [
             contents(home / "releases" / "0001") == contents(release) for home in stayed

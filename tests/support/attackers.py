@@ -10,20 +10,15 @@ from typing import Any
 
 from ridgeway.client.sums.corpus import is_held_out
 from ridgeway.common.base.settings import EQUAL_MASS
-from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.privacy.document_bound import PrivacyMode
-from ridgeway.common.privacy.public_prior import PublicPrior, make_prior, write_prior
 from ridgeway.common.protocol.messages import Confirmed, Refusal
 from ridgeway.common.statistics.sums import Statistics, from_vector
-from ridgeway.coordinator.round.federation import PRIOR, PrivacySettings
+from ridgeway.coordinator.round.federation import PrivacySettings
 from tests.support.hostile import Hostile
-from tests.support.simulated_federation import Parties, found, own_texts
+from tests.support.simulated_federation import Parties, found, found_private, populate
 
-PUBLIC = [own_texts("public", domain, 30) for domain in ("code", "law", "medicine")]
-"""What the prior of private rounds is made of."""
 HOLDOUT = 0.25
 """The share of documents that the holders of `found` keep out of sums."""
-LIKE = {"law": "law", "code": "code", "medicine": "medicine"}
 
 
 class NotOpened(Exception):
@@ -44,18 +39,10 @@ def domains_of(names: Iterable[str]) -> dict[str, str]:
     return {name: f"d{name.lower()}" for name in names}
 
 
-def settled(
-    folder: Path,
-    domains: Mapping[str, str],
-    texts: Mapping[str, Sequence[str]] | None = None,
-    encoder: TableEncoder | None = None,
-    federation: Mapping[str, Any] | None = None,
-    **policy: Any,
-) -> Parties:
-    """Holders that have pinned each other, in masked rounds unless `federation` says otherwise."""
-    settings: dict[str, Any] = {"mode": "masked", **(federation or {})}
-    parties = found(folder, encoder=encoder, **settings)
-    _move_in(parties, domains, texts or {}, policy)
+def settled(folder: Path, domains: Mapping[str, str]) -> Parties:
+    """Holders of masked rounds that have pinned each other."""
+    parties = found(folder, mode="masked")
+    populate(parties, domains)
     return parties
 
 
@@ -63,32 +50,13 @@ def settled_privately(
     folder: Path,
     domains: Mapping[str, str],
     sums: PrivacyMode = "columns",
-    epsilon: float = 1.0,
     texts: Mapping[str, Sequence[str]] | None = None,
-    encoder: TableEncoder | None = None,
-    prior: PublicPrior | None = None,
     **policy: Any,
 ) -> Parties:
     """Holders of private rounds, with a prior that is made of public text."""
-    privacy = PrivacySettings(sums=sums, epsilon=epsilon)
-    parties = found(folder, encoder=encoder, mode="private", privacy=privacy)
-    made = prior or make_prior(parties.encoder, PUBLIC)
-    write_prior(made, parties.federation().folder / PRIOR)
-    _move_in(parties, domains, texts or {}, policy)
+    parties = found_private(folder, privacy=PrivacySettings(sums=sums, epsilon=1.0))
+    populate(parties, domains, texts, **policy)
     return parties
-
-
-def _move_in(
-    parties: Parties,
-    domains: Mapping[str, str],
-    texts: Mapping[str, Sequence[str]],
-    policy: Mapping[str, Any],
-) -> None:
-    for number, (name, domain) in enumerate(domains.items()):
-        given = texts.get(name) or own_texts(name, LIKE.get(domain, "law"), 12 + number)
-        parties.settle(name, domain, given, **policy)
-        parties.admit(name)
-    parties.pin_all()
 
 
 def opened(parties: Parties, names: Sequence[str], round_: str) -> Statistics:

@@ -5,6 +5,7 @@ it.
 from __future__ import annotations
 
 import contextlib
+import re
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, Request, expect, sync_playwright
+from playwright.sync_api import Browser, Locator, Page, Request, expect, sync_playwright
 
 from tests.support.waiting import processes_per_core
 
@@ -91,9 +92,26 @@ class Visit:
             "all => all.forEach(each => each.open = true)"
         )
 
+    @property
+    def prompt(self) -> Locator:
+        """The box of the prompt."""
+        return self.page.get_by_label("Prompt to route")
+
+    def press(self, button: str, *, exact: bool = False) -> None:
+        self.page.get_by_role("button", name=button, exact=exact).click()
+
+    def says(self, selector: str, *texts: str | re.Pattern[str]) -> None:
+        """Wait until a part of the page holds all of these texts."""
+        for text in texts:
+            expect(self.page.locator(selector)).to_contain_text(text)
+
+    def shows(self, selector: str, text: str | re.Pattern[str] | list[str]) -> None:
+        """Wait until a part of the page has this text, or several have these."""
+        expect(self.page.locator(selector)).to_have_text(text)
+
     def type_prompt(self, prompt: str) -> None:
         """Put a prompt into the box, and wait until its tokens are shown."""
-        self.page.get_by_label("Prompt to route").fill(prompt)
+        self.prompt.fill(prompt)
         expect(self.page.locator("#tokens")).to_have_text(prompt, use_inner_text=True)
 
 
@@ -114,14 +132,14 @@ def visit(
     """
     with contextlib.closing(browser.new_context(**context)) as room:
         room.set_default_timeout(_wait_ms())
-        found = Visit(room.new_page(), home)
-        found.watch()
+        opened = Visit(room.new_page(), home)
+        opened.watch()
         if own_clock:
-            found.page.clock.install()
-        found.page.goto(home + path)
-        yield found
+            opened.page.clock.install()
+        opened.page.goto(home + path)
+        yield opened
         if calm:
-            assert found.troubles == []
+            assert opened.troubles == []
 
 
 def _wait_ms() -> float:
@@ -193,15 +211,15 @@ def violations(page: Page, rules: Sequence[str] = ()) -> list[str]:
             encoding="utf-8"
         )
     )
-    found: list[str] = []
+    barriers: list[str] = []
     options = {"runOnly": list(rules)} if rules else {}
-    for place, (width, scheme) in enumerate(LOOKS):
+    for index, (width, scheme) in enumerate(LOOKS):
         page.set_viewport_size({"width": width, "height": 900})
         page.emulate_media(color_scheme=scheme)
-        found += [
+        barriers += [
             f"{width} {scheme} {each}"
-            for each in page.evaluate(AXE, BY_LOOKS if place else options)
+            for each in page.evaluate(AXE, BY_LOOKS if index else options)
         ]
         if page.evaluate("document.documentElement.scrollWidth") > width:
-            found.append(f"{width} is too narrow")
-    return found
+            barriers.append(f"{width} is too narrow")
+    return barriers

@@ -38,22 +38,22 @@ class ChartTemplates:
 
     def _render(self, pieces: list[tuple[str, str]], dot: Any) -> str:
         out = ""
-        place = 0
-        while place < len(pieces):
-            kind, text = pieces[place]
+        position = 0
+        while position < len(pieces):
+            kind, text = pieces[position]
             word = text.partition(" ")[0]
-            place += 1
+            position += 1
             if kind == "text":
                 out += text
             elif word in ("if", "with", "range", "define"):
-                yes, no, place = _block(pieces, place)
+                yes, no, position = _block(pieces, position)
                 rest = text.partition(" ")[2]
                 if word == "define":
                     self._parts[json.loads(rest)] = yes
                     continue
                 value = self._value(rest, dot)
                 if word == "range":
-                    out += "".join(self._render(yes, each) for each in value)
+                    out += "".join(self._render(yes, item) for item in value)
                 else:
                     out += self._render(
                         yes if value else no, value if word == "with" and value else dot
@@ -127,18 +127,18 @@ def _pieces(text: str) -> list[tuple[str, str]]:
 
 
 def _block(
-    pieces: list[tuple[str, str]], place: int
+    pieces: list[tuple[str, str]], position: int
 ) -> tuple[list[tuple[str, str]], list[tuple[str, str]], int]:
     """What lies before an else, what lies after it, and where the block ends."""
     depth = 0
     parts: tuple[list[tuple[str, str]], list[tuple[str, str]]] = ([], [])
     part = parts[0]
     while True:
-        kind, text = pieces[place]
+        kind, text = pieces[position]
         word = text.partition(" ")[0] if kind == "action" else ""
-        place += 1
+        position += 1
         if word == "end" and depth == 0:
-            return (*parts, place)
+            return (*parts, position)
         if word == "else" and depth == 0:
             part = parts[1]
             continue

@@ -63,7 +63,7 @@ def dialogues(
             yield Dialogue(name, name, chat, chance.choice(phrases))
             if len(rest) > LEAST_REST:
                 yield Dialogue(name, name, chat, rest[: chance.randint(60, 300)])
-            other = chance.choice([each for each in names if each != name])
+            other = chance.choice([domain for domain in names if domain != name])
             yield Dialogue(
                 name, other, chat, _opening(chance.choice(texts[other]), chance)[0]
             )
@@ -95,7 +95,7 @@ def rates(router: Router, chats: Sequence[Dialogue]) -> tuple[float, ...]:
     begun = [
         chat for chat in chats if router.route(chat.messages[0][1]).best == chat.began
     ]
-    found = []
+    percentages = []
     for rule in (by_the_rule, by_all_turns):
         for changes in (False, True):
             own = [
@@ -103,5 +103,5 @@ def rates(router: Router, chats: Sequence[Dialogue]) -> tuple[float, ...]:
                 for chat in begun
                 if (chat.began != chat.goes_on) == changes
             ]
-            found.append(100 * sum(own) / max(len(own), 1))
-    return tuple(found)
+            percentages.append(100 * sum(own) / max(len(own), 1))
+    return tuple(percentages)

@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from functools import cache
@@ -55,6 +55,17 @@ class Finished:
     def json(self) -> Any:
         return json.loads(self.stdout)
 
+    @property
+    def good(self) -> Finished:
+        """The same; fails unless the command did what it was asked to."""
+        assert self.code == 0 and "Traceback" not in self.stderr, self.stderr
+        return self
+
+
+def command_line(words: Sequence[str | Path]) -> list[str]:
+    """The words of a command, of which the first may be several: "client status", folder."""
+    return [*" ".join(map(str, words[:1])).split(), *map(str, words[1:])]
+
 
 @dataclass(frozen=True, slots=True)
 class Workshop:
@@ -98,9 +109,9 @@ class Workshop:
         cwd: Path | None = None,
         **environment: str,
     ) -> Finished:
-        """Run `ridgeway WORDS...` to its end."""
+        """Run `ridgeway WORDS...` to its end; the first word may be several."""
         done = subprocess.run(
-            [RIDGEWAY, *words],
+            [RIDGEWAY, *command_line(words)],
             input=stdin.encode() if isinstance(stdin, str) else stdin,
             capture_output=True,
             env=self.environment(**environment),
@@ -135,18 +146,20 @@ class Workshop:
                 patch.setenv(name, value)
             with pytest.raises(SystemExit) as ended, warnings.catch_warnings():
                 warnings.simplefilter("ignore", DeprecationWarning)  # typer's, of click
-                main([str(word) for word in words])
+                main(command_line(words))
         return Finished(int(ended.value.code or 0), out.getvalue(), err.getvalue())
 
+    def do(self, *words: str | Path, **options: Any) -> Finished:
+        """The same to its good end."""
+        return self.call(*words, **options).good
+
     def prepare(self, *words: str | Path, **options: Any) -> Finished:
-        return self.call(
-            "client", "prepare", *words, "--encoder", self.encoder, **options
-        )
+        own = ("client prepare --encoder", self.encoder)
+        return self.call(*own, *command_line(words), **options)
 
     def solve(self, *words: str | Path, **options: Any) -> Finished:
-        return self.call(
-            "coordinator", "solve", *words, "--encoder", self.encoder, **options
-        )
+        own = ("coordinator solve --encoder", self.encoder)
+        return self.call(*own, *command_line(words), **options)
 
 
 def workshop(folder: Path) -> Workshop:
@@ -188,6 +201,13 @@ def listing(*folders: Path) -> dict[str, str]:
     }
 
 
+def output_of(command: Sequence[str | Path], cwd: Path, **options: Any) -> str:
+    """What a program prints that ends well."""
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, **options)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return str(done.stdout)
+
+
 @cache
 def _application() -> Any:
     return command()
@@ -198,13 +218,13 @@ def check_words(words: list[str], *, whole: bool = True) -> None:
 
     whole: no argument is missing and every value is valid.
     """
-    found, left = _application(), words[1:]
-    while isinstance(found, TyperGroup) and left and not left[0].startswith("-"):
-        found = found.get_command(Context(found), left[0]) or pytest.fail(
+    named, left = _application(), words[1:]
+    while isinstance(named, TyperGroup) and left and not left[0].startswith("-"):
+        named = named.get_command(Context(named), left[0]) or pytest.fail(
             f"no command {' '.join(words)}"
         )
         left = left[1:]
     if not whole:
-        found.make_parser(Context(found)).parse_args(list(left))
-    elif not isinstance(found, TyperGroup):
-        found.make_context("ridgeway", left, resilient_parsing=False)
+        named.make_parser(Context(named)).parse_args(list(left))
+    elif not isinstance(named, TyperGroup):
+        named.make_context("ridgeway", left, resilient_parsing=False)

@@ -47,7 +47,7 @@ def sentences(domain: str, count: int, size: int = 200) -> list[str]:
     ]
 
 
-def texts_in_scripts(seed: int, count: int = 40) -> list[str]:
+def texts_in_scripts(seed: int) -> list[str]:
     """Texts of one to some hundred words of a script, the same on every call."""
     source = random.Random(seed)
     words = [script.split(" ") for script in SCRIPTS]
@@ -55,7 +55,7 @@ def texts_in_scripts(seed: int, count: int = 40) -> list[str]:
         " ".join(
             source.choices(source.choice(words), k=source.randint(1, MAX_TEXT_WORDS))
         )
-        for _ in range(count)
+        for _ in range(40)
     ]
 
 
@@ -66,6 +66,14 @@ def write_jsonl(path: Path, texts: Iterable[str], field: str = "text") -> Path:
         b"".join(json.dumps({field: text}).encode() + b"\n" for text in texts)
     )
     return path
+
+
+def write_domains(folder: Path, train: int, test: int) -> None:
+    """DOMAIN.train.jsonl and DOMAIN.test.jsonl of every domain, with so many texts."""
+    for domain in ALPHABETS:
+        texts = sentences(domain, train + test)
+        write_jsonl(folder / f"{domain}.train.jsonl", texts[:train])
+        write_jsonl(folder / f"{domain}.test.jsonl", texts[train:])
 
 
 def touch_later(path: Path) -> None:

@@ -118,7 +118,7 @@ def _many_members(base: Base) -> Made:
 
 def _set(base: Base) -> Made:
     """Another set of members that have shared or sent: the bits of the place."""
-    chosen = tuple(place + 1 for place in range(4) if base.place >> place & 1)
+    chosen = tuple(index + 1 for index in range(4) if base.place >> index & 1)
     return base.with_(sent=chosen) or base.with_(shared=chosen)
 
 

@@ -21,19 +21,30 @@ import tomllib
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
+
+import pytest
 
 from ridgeway.common.base.journal import Journal, JournalEntry
 from ridgeway.common.deploy.processes import free_port
 from ridgeway.common.encoding.encoder_files import save_encoder
 from ridgeway.common.encoding.table_encoder import TableEncoder
-from ridgeway.common.privacy.public_prior import make_prior, write_prior
+from ridgeway.common.privacy.public_prior import PublicPrior, make_prior, write_prior
 from ridgeway.coordinator.round.progress import Follower, no_watch
-from tests.support.commands import RIDGEWAY, Finished, Workshop
+from tests.support.commands import RIDGEWAY, Finished, Workshop, command_line
 from tests.support.corpora_on_disk import write_jsonl
 from tests.support.waiting import PATIENCE_S, wait_for, wait_for_end
 
+DEPLOYED = [
+    pytest.mark.deployment,
+    pytest.mark.skipif(
+        not Path("/proc/self/environ").exists(), reason="looks into /proc"
+    ),
+    pytest.mark.usefixtures("show_logs"),
+]
+"""The marks of a module that tells the story of a deployment."""
 SECRET = "zyzzyva"
 """Stands in every private text, and nowhere else."""
 
@@ -136,20 +147,24 @@ class Deployment:
         """Ask every command to end, all at once, then end by force whatever still carries the
         mark.
         """
-        for each in self.running.values():
-            if each.process.poll() is None:
-                each.process.send_signal(signal.SIGTERM)
+        for running in self.running.values():
+            if running.process.poll() is None:
+                running.process.send_signal(signal.SIGTERM)
         end = time.monotonic() + STOP_S
-        for each in self.running.values():
+        for running in self.running.values():
             with contextlib.suppress(subprocess.TimeoutExpired):
-                each.process.wait(max(end - time.monotonic(), 0.1))
+                running.process.wait(max(end - time.monotonic(), 0.1))
         for pid in self.processes():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        for each in self.running.values():
-            each.process.wait(STOP_S)
+        for running in self.running.values():
+            running.process.wait(STOP_S)
 
     # Commands
+
+    @property
+    def _encoder(self) -> tuple[str, str]:
+        return "--encoder", f"dir:{self.folder / 'encoder'}"
 
     @property
     def own_environment(self) -> dict[str, str]:
@@ -184,7 +199,7 @@ class Deployment:
         out, err = place.with_suffix(".out"), place.with_suffix(".err")
         with out.open("wb") as to_out, err.open("wb") as to_err:
             process = subprocess.Popen(
-                [program, *words],
+                [program, *command_line(words)],
                 stdin=subprocess.DEVNULL,
                 stdout=to_out,
                 stderr=to_err,
@@ -205,12 +220,15 @@ class Deployment:
 
     def do(self, *words: str | Path) -> Finished:
         """Run `ridgeway WORDS...` to its good end."""
-        done = self.run(*words)
-        assert done.code == 0, (
-            f"`ridgeway {' '.join(map(str, words))}` ended with {done.code}: {done.stderr}"
-        )
-        assert "Traceback" not in done.stderr
-        return done
+        return self.run(*words).good
+
+    def operator(self, command: str, *words: str) -> Any:
+        """What a command of the operator says to programs."""
+        return self.do(f"coordinator {command} --json", self.coordinator, *words).json
+
+    def owner(self, name: str, command: str) -> Any:
+        """What a command of a holder's owner says to programs."""
+        return self.do(f"client {command} --json", self.holder(name)).json
 
     def wait_for(self, what: str, reached: Callable[[], bool]) -> None:
         """Wait until something has happened, or fail with its description and what the logs say."""
@@ -226,25 +244,18 @@ class Deployment:
 
         mode: as `coordinator init` has it if left out.
         """
-        encoder = f"dir:{self.folder / 'encoder'}"
         named = ("--mode", mode) if mode else ()
-        self.do(
-            "coordinator",
-            "init",
-            self.coordinator,
-            "--listen",
-            self.address,
-            "--encoder",
-            encoder,
-            *named,
-        )
+        where = ("coordinator init --listen", self.address, self.coordinator)
+        self.do(*where, *self._encoder, *named)
         self.amend(self.coordinator / "coordinator.toml", settings)
-        if not mode:  # a public prior of this encoder's letters, which built-in text does not know
-            known = [[text[10:] for text in texts(name, seed=99)] for name in ALPHABETS]
-            write_prior(
-                make_prior(self.encoder, known), self.coordinator / "prior.safetensors"
-            )
-        self.do("coordinator", "invite", self.coordinator)
+        if not mode:
+            write_prior(self.prior(), self.coordinator / "prior.safetensors")
+        self.do("coordinator invite", self.coordinator)
+
+    def prior(self) -> PublicPrior:
+        """A public prior of this encoder's letters, which built-in text does not know."""
+        public = [[text[10:] for text in texts(name, seed=99)] for name in ALPHABETS]
+        return make_prior(self.encoder, public)
 
     def amend(self, path: Path, settings: Mapping[str, object]) -> None:
         """Change settings that stand in a file, each on a line of its own, as a person with an
@@ -260,14 +271,14 @@ class Deployment:
 
     def up(self) -> Running:
         """Start the coordinator, and wait until it says that it is up."""
-        started = self.start("up", "coordinator", "up", self.coordinator)
-        self.wait_for("the coordinator is up", lambda: self.told(started, "up"))
+        started = self.start("up", "coordinator up", self.coordinator)
+        self.wait_for("the coordinator is up", lambda: self.reported(started, "up"))
         return started
 
     def round(self, *options: str) -> Running:
         """Start a round."""
         return self.start(
-            "round", "coordinator", "round", self.coordinator, "--json", *options
+            "round", "coordinator round --json", self.coordinator, *options
         )
 
     def releases(self) -> list[str]:
@@ -278,21 +289,18 @@ class Deployment:
         )
 
     def ledger(self, kind: str) -> list[JournalEntry]:
-        return [
-            each
-            for each in Journal(self.coordinator / "ledger.db").entries()
-            if each.kind == kind
-        ]
+        return Journal(self.coordinator / "ledger.db").entries(kind)
 
-    def heard(self, event: str, name: str) -> bool:
-        """Whether the coordinator has heard something of a holder, in any round so far."""
-        told = (
-            each
+    def noted(self, event: str, name: str) -> bool:
+        """Whether the coordinator has noted an event of a holder, in any round so far."""
+        events = (
+            followed
             for path in (self.coordinator / "progress").glob("*.jsonl")
-            for each in Follower(path).events()
+            for followed in Follower(path).events()
         )
         return any(
-            each.kind == event and getattr(each, "name", None) == name for each in told
+            followed.kind == event and getattr(followed, "name", None) == name
+            for followed in events
         )
 
     # Holders
@@ -306,71 +314,41 @@ class Deployment:
     def settle(self, name: str, *options: str) -> Path:
         """Make a holder of the domain of this name."""
         corpus = write_jsonl(self.corpus(name), texts(name))
-        known = (
-            "--invite",
-            self.coordinator / "invite",
-            "--encoder",
-            f"dir:{self.folder / 'encoder'}",
-        )
-        self.do(
-            "client",
-            "init",
-            self.holder(name),
-            "--domain",
-            name,
-            "--corpus",
-            corpus,
-            *known,
-            *options,
-        )
+        own = ("--domain", name, "--corpus", corpus, *self._encoder)
+        known = ("client init --invite", self.coordinator / "invite")
+        self.do(*known, self.holder(name), *own, *options)
         return self.holder(name)
 
     def ready(self, *names: str) -> None:
         """Open epochs, as owners do, on their explicit word."""
         for name in names:
-            self.do("client", "ready", self.holder(name), "--new-epoch")
+            self.do("client ready --new-epoch", self.holder(name))
 
     def accept(self, *names: str) -> None:
         """Let holders take the terms of a new invitation."""
-        self.do("coordinator", "invite", self.coordinator)
+        self.do("coordinator invite", self.coordinator)
         for name in names:
-            self.do(
-                "client",
-                "accept",
-                self.holder(name),
-                "--invite",
-                self.coordinator / "invite",
-            )
+            invite = ("client accept --invite", self.coordinator / "invite")
+            self.do(*invite, self.holder(name))
 
     def admit(self, name: str) -> None:
-        self.do(
-            "coordinator",
-            "admit",
-            self.coordinator,
-            self.holder(name) / "holder.pub",
-            "--name",
-            name,
-        )
+        card = self.holder(name) / "holder.pub"
+        self.do("coordinator admit --name", name, self.coordinator, card)
 
     def confirm(self, *names: str) -> None:
         """Let holders compare the members that they are shown, and confirm them."""
-        shown = {
-            name: self.do("client", "members", self.holder(name), "--json").json["code"]
-            for name in names
-        }
+        shown = {name: self.owner(name, "members")["code"] for name in names}
         assert len(set(shown.values())) == 1
         for name, code in shown.items():
-            self.do("client", "confirm", self.holder(name), code)
+            self.do("client confirm", self.holder(name), code)
 
     def join(self, *names: str) -> None:
         """Start SuperNodes, all at once, and wait until each is connected."""
-        started = [
-            self.start(name, "client", "join", self.holder(name)) for name in names
-        ]
-        for each in started:
+        started = [self.start(name, "client join", self.holder(name)) for name in names]
+        for running in started:
             self.wait_for(
-                f"{each.name} is connected",
-                lambda each=each: self.told(each, "note", "connected"),  # type: ignore[misc]
+                f"{running.name} is connected",
+                partial(self.reported, running, "note", "connected"),
             )
 
     def leave(self, name: str) -> None:
@@ -384,26 +362,25 @@ class Deployment:
 
     def sent(self, name: str, kind: str) -> int:
         """How many answers of a kind a holder has noted in its own journal."""
-        entries = Journal(self.holder(name) / "journal.db").entries()
-        return sum(
-            each.kind == "sent" and each.facts["kind"] == kind for each in entries
-        )
+        return sum(entry.facts["kind"] == kind for entry in self._entries(name, "sent"))
 
     def newest(self, name: str) -> int:
         """The number of the newest release that a holder has stored."""
-        entries = Journal(self.holder(name) / "journal.db").entries()
-        return max(
-            (int(each.facts["number"]) for each in entries if each.kind == "received"),
-            default=0,
-        )
+        entries = self._entries(name, "received")
+        return max((int(entry.facts["number"]) for entry in entries), default=0)
+
+    def _entries(self, name: str, kind: str) -> list[JournalEntry]:
+        return Journal(self.holder(name) / "journal.db").entries(kind)
 
     # Processes
 
     def processes(self) -> dict[int, str]:
         """Every process that was started here, directly or not, with its command line."""
         mark = f"{TEST}={self.folder}".encode()
-        below = set(_descendants(*(each.process.pid for each in self.running.values())))
-        found = {}
+        below = set(
+            _descendants(*(running.process.pid for running in self.running.values()))
+        )
+        commands = {}
         for pid in _all_processes():
             with contextlib.suppress(
                 OSError
@@ -417,8 +394,8 @@ class Deployment:
                         .replace(b"\0", b" ")
                         .decode(errors="replace")
                     )
-                    found[pid] = words
-        return found
+                    commands[pid] = words
+        return commands
 
     def process(self, word: str) -> int:
         """The one process whose command line has this word."""
@@ -443,8 +420,8 @@ class Deployment:
                 os.kill(pid, signal.SIGKILL)
         running.process.wait(STOP_S)
 
-    def told(self, running: Running, verb: str, subject: str = "") -> bool:
-        """Whether a command has told of a step; one that has ended without doing so never will."""
+    def reported(self, running: Running, verb: str, subject: str = "") -> bool:
+        """Whether a command has reported a step; one that has ended without doing so never will."""
         if running.has_said(verb, subject):
             return True
         assert running.process.poll() is None, (
@@ -556,10 +533,10 @@ def _descendants(*parents: int) -> list[int]:
             children.setdefault(int(status.rpartition(")")[2].split()[1]), []).append(
                 pid
             )
-    found: list[int] = []
+    descendants: list[int] = []
     waiting = list(parents)
     while waiting:
         below = children.get(waiting.pop(), [])
-        found += below
+        descendants += below
         waiting += below
-    return found
+    return descendants

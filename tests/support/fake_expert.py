@@ -137,9 +137,9 @@ class Expert:
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         self._thread.join(PATIENCE_S)
-        for each in self.asked:
+        for asked in self.asked:
             with contextlib.suppress(OSError):
-                each.connection.shutdown(socket.SHUT_RDWR)
+                asked.connection.shutdown(socket.SHUT_RDWR)
 
     def serve(self) -> None:
         while True:
@@ -268,7 +268,7 @@ def well(name: str) -> Part:
 
 def whole_text(asked: str) -> str:
     """What `slowly_well` streams: no two pieces are alike."""
-    return "".join(f"{asked}-{place} " for place in range(1000))[
+    return "".join(f"{asked}-{index} " for index in range(1000))[
         : PIECES * LETTERS_PER_PIECE
     ]
 
@@ -286,9 +286,9 @@ def slowly_well(asked: Asked) -> None:
     text = whole_text(asked.json["messages"][-1]["content"])
 
     def events() -> Iterator[bytes]:
-        for place in range(0, len(text), LETTERS_PER_PIECE):
+        for index in range(0, len(text), LETTERS_PER_PIECE):
             time.sleep(MOMENT_S)
-            yield token(text[place : place + LETTERS_PER_PIECE])
+            yield token(text[index : index + LETTERS_PER_PIECE])
         yield END
 
     asked.stream(events())

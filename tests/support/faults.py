@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cache, lru_cache
-from itertools import combinations
+from itertools import combinations, islice
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -162,19 +162,22 @@ class FullDisk(Steps):
         return wrapped
 
 
-def let_steps_be_seen(patch: pytest.MonkeyPatch, steps: Steps) -> None:
-    """Count every write of the coordinator as two steps: before and after."""
+def count_appends(patch: pytest.MonkeyPatch, steps: Steps, file: str) -> None:
+    """Count every entry of the journals in files of this name as two steps: before and after."""
     plain_append = Journal.append
 
     def append(journal: Journal, *events: tuple[str, Mapping[str, Any]]) -> Any:
-        spied = (
-            steps.around(plain_append)
-            if journal.path.name == "ledger.db"
-            else plain_append
+        append = (
+            steps.around(plain_append) if journal.path.name == file else plain_append
         )
-        return spied(journal, *events)
+        return append(journal, *events)
 
     patch.setattr(Journal, "append", append)
+
+
+def let_steps_be_seen(patch: pytest.MonkeyPatch, steps: Steps) -> None:
+    """Count every write of the coordinator as two steps: before and after."""
+    count_appends(patch, steps, "ledger.db")
     patch.setattr(
         Federation, "point_to_latest", steps.around(Federation.point_to_latest)
     )
@@ -282,8 +285,8 @@ def let_join(parties: Parties, names: Sequence[str]) -> None:
         parties.admit(name)
     roster = parties.federation().ledger.standing().roster
     places = [
-        RosterMember(name=each.name, domain=each.domain, key=each.key)
-        for each in roster.values()
+        RosterMember(name=member.name, domain=member.domain, key=member.key)
+        for member in roster.values()
     ]
     for name in roster:
         pin(parties.homes[name], places)
@@ -378,7 +381,8 @@ class Network:
         standing, shares = self.ledger(), message.cohort.shares
         for holder in (self.holders[peer] for peer in peers):
             accepted = {
-                (each.source, each.share) for each in standing.contributions.values()
+                (contribution.source, contribution.share)
+                for contribution in standing.contributions.values()
             }
             asked = epoch_of(holder), shares[holder.identity.public]
             assert asked not in accepted, "sums that are there are asked for"
@@ -453,7 +457,7 @@ class Oracle:
         """
         federation = parties.federation()
         federation.ledger.verify()
-        standing, parent = Standing(), None
+        standing = Standing()
         for entry in federation.ledger.journal.entries():
             if entry.kind == "contributed":
                 given = Contribution(
@@ -463,12 +467,8 @@ class Oracle:
                     f"{given.name} sent twice what was there"
                 )
             standing.take_in(entry)
-            if entry.kind == "released":
-                assert entry.facts["number"] == len(standing.releases), (
-                    "the numbers of releases have a gap"
-                )
-                self._check_release(federation, standing, parent)
-                parent = standing.releases[-1].release
+        for released, _ in releases_of(federation):
+            self._check_release(federation, released)
         check_folders(federation)
         for name in parties.homes:
             check_received(parties.holder(name), federation)
@@ -476,22 +476,11 @@ class Oracle:
 
     def cohort(self, federation: Federation, number: int) -> set[str]:
         """Whose sums a release is made of, found out from its weights alone."""
-        standing = Standing()
-        for entry in federation.ledger.journal.entries():
-            standing.take_in(entry)
-            if entry.kind == "released" and entry.facts["number"] == number:
-                break
-        return self._made_of(federation, standing)
+        released = islice(releases_of(federation), number - 1, None)
+        return self._made_of(federation, next(released)[0])
 
-    def _check_release(
-        self, federation: Federation, standing: Standing, parent: str | None
-    ) -> None:
+    def _check_release(self, federation: Federation, standing: Standing) -> None:
         published = standing.releases[-1]
-        loaded = load_release(
-            federation.release_folder(published.number), key=federation.identity.public
-        )
-        assert (loaded.id, loaded.manifest["parent"]) == (published.release, parent)
-        assert loaded.manifest["number"] == published.number
         made_of = self._made_of(federation, standing)
         assert made_of == {member.name for member in published.members}
         unused = {
@@ -541,8 +530,8 @@ class Oracle:
         stored = {name: standing.contributions.get(name) for name in names}
         shares = shares_of(standing, names)
         return all(
-            each is not None and each.share == shares[name]
-            for name, each in stored.items()
+            contribution is not None and contribution.share == shares[name]
+            for name, contribution in stored.items()
         )
 
     def _router(self, standing: Standing, names: set[str], ridge: float) -> bytes:
@@ -557,6 +546,27 @@ class Oracle:
         return self._routers[sources, ridge]
 
 
+def releases_of(
+    federation: Federation,
+) -> Iterator[tuple[Standing, Mapping[str, Any]]]:
+    """What the ledger says after each release, and the release's manifest; fails if one does not
+    follow from the one before.
+    """
+    standing, parent = Standing(), None
+    for entry in federation.ledger.journal.entries():
+        standing.take_in(entry)
+        if entry.kind == "released":
+            published = standing.releases[-1]
+            number = entry.facts["number"]
+            assert number == len(standing.releases), "the numbers have a gap"
+            folder = federation.release_folder(number)
+            loaded = load_release(folder, key=federation.identity.public)
+            assert loaded.manifest["number"] == published.number
+            assert (loaded.id, loaded.manifest["parent"]) == (published.release, parent)
+            yield standing, loaded.manifest
+            parent = published.release
+
+
 def shares_of(standing: Standing, names: set[str]) -> dict[str, int]:
     """The mass divided among the holders of each domain, what is left over going to the first
     keys.
@@ -569,8 +579,8 @@ def shares_of(standing: Standing, names: set[str]) -> dict[str, int]:
             if standing.roster[name].domain == domain
         )
         shares |= {
-            name: (EQUAL_MASS + len(own) - 1 - place) // len(own)
-            for place, (_, name) in enumerate(own)
+            name: (EQUAL_MASS + len(own) - 1 - index) // len(own)
+            for index, (_, name) in enumerate(own)
         }
     return shares
 
@@ -623,7 +633,9 @@ def check_folders(federation: Federation) -> None:
     """What can be seen among the releases is whole, and `latest` names one that the ledger
     knows.
     """
-    known = {f"{each.number:04}" for each in federation.ledger.standing().releases}
+    known = {
+        f"{release.number:04}" for release in federation.ledger.standing().releases
+    }
     seen = {
         path.name
         for path in (federation.folder / "releases").iterdir()
@@ -643,7 +655,8 @@ def check_folders(federation: Federation) -> None:
 def check_received(holder: Holder, federation: Federation) -> None:
     """A holder has only what the ledger calls a release, every byte of it."""
     known = {
-        each.number: each.release for each in federation.ledger.standing().releases
+        release.number: release.release
+        for release in federation.ledger.standing().releases
     }
     for entry in holder.releases():
         number = entry.facts["number"]

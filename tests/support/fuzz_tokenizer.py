@@ -55,14 +55,14 @@ def main() -> int:
             ["gcc", *flags, "-shared", "-fPIC", *sources, "-o", str(library)],
             check=True,
         )
-        found = subprocess.run(
+        sanitizer = subprocess.run(
             ["gcc", "-print-file-name=libasan.so"],
             capture_output=True,
             text=True,
             check=True,
         )
         environment = os.environ | {
-            "LD_PRELOAD": found.stdout.strip(),
+            "LD_PRELOAD": sanitizer.stdout.strip(),
             "ASAN_OPTIONS": "detect_leaks=0",
         }
         again = [
@@ -98,13 +98,13 @@ def fuzz(folder: Path, seconds: float, seed: int) -> int:
     )
 
     forms: list[dict[str, Any]] = [
-        {"pattern": each, "whole_words": whole}
-        for each in PATTERNS
+        {"pattern": pattern, "whole_words": whole}
+        for pattern in PATTERNS
         for whole in (False, True)
     ]
     forms.append({"pattern": "qwen2", "nfc": True})
     made = [Tokenizer(definition(**form)) for form in forms]
-    assert all(each.make_fast() for each in made)
+    assert all(tokenizer.make_fast() for tokenizer in made)
     chance, until, tried = random.Random(seed), time.monotonic() + seconds, 0
     every = list(every_character())
     chance.shuffle(every)
@@ -132,8 +132,7 @@ def fuzz(folder: Path, seconds: float, seed: int) -> int:
                 return 1
     print(
         f"fuzzed: {tried:,} texts and as many tables, seed {seed}: no crash, "
-        "and all ids the "
-        "library's"
+        "and all ids the library's"
     )
     return 0
 
@@ -152,7 +151,7 @@ def _random_tables(module: ModuleType, chance: random.Random) -> None:
 
     pattern = chance.randrange(5)
     classes = bytes(
-        chance.choices([1 << place for place in range(7 if pattern == 4 else 4)], k=64)
+        chance.choices([1 << index for index in range(7 if pattern == 4 else 4)], k=64)
     ) * (0x110000 // 64)
     tables: list[Any] = [
         pattern,
@@ -210,12 +209,12 @@ def _random_sums(native: ModuleType, chance: random.Random) -> None:
                 means, (2 * sums + counts[:, None]) // (2 * counts[:, None])
             )
     with contextlib.suppress(ValueError):
-        found = native.token_sums(numbers, counts, table.astype(np.int32), given)
+        sums_found = native.token_sums(numbers, counts, table.astype(np.int32), given)
         if given == width and ids:
             expected = np.add.reduceat(
                 table[numbers].astype(np.int64), bounds[:-1], axis=0
             )
-            assert found == expected.tobytes()
+            assert sums_found == expected.tobytes()
     buckets = rolls.integers(-9, 10, (chance.randrange(4), width)).astype(np.int32)
     letters = rolls.choice(
         np.frombuffer(b"ab9 .\xc3\xa9", dtype=np.uint8), chance.randrange(30)
@@ -229,7 +228,7 @@ def _random_sums(native: ModuleType, chance: random.Random) -> None:
     with contextlib.suppress(ValueError):
         words = buckets, letters, starts, shortest, longest
         operands: tuple[Any, ...] = (table.astype(np.int32), given, *words)
-        found = native.token_sums(numbers, counts, *operands)
+        sums_found = native.token_sums(numbers, counts, *operands)
         with_rows = (
             *operands,
             rolls.integers(-9, 10, (rows, given)).astype(np.int32),
@@ -243,7 +242,7 @@ def _random_sums(native: ModuleType, chance: random.Random) -> None:
             )
             counted = sketch.window_counts(numbers, bounds) @ buckets.astype(np.int64)
             sums = np.add.reduceat(table[numbers].astype(np.int64), bounds[:-1], axis=0)
-            assert found == (sums + counted).tobytes()
+            assert sums_found == (sums + counted).tobytes()
 
 
 if __name__ == "__main__":

@@ -81,7 +81,7 @@ ANNOUNCE, SHARE, SEAL, CONFIRM, LOCK, OPEN, OVER = range(7)
 between LOCK and OPEN.
 """
 
-Way = list[tuple[int, SumName]]
+TakenSteps = list[tuple[int, SumName]]
 """Steps that were taken, each with its lot."""
 Reveals = dict[int, dict[int, bytes]]
 """Shares, by the place of who gave them and of whose they are."""
@@ -195,7 +195,9 @@ class Hostile:
 
     def place(self, name: str) -> int:
         return (
-            sorted(self.key_of[each] for each in self.names).index(self.key_of[name])
+            sorted(self.key_of[member] for member in self.names).index(
+                self.key_of[name]
+            )
             + 1
         )
 
@@ -403,9 +405,9 @@ class Hostile:
             sums[lot] = self.finish(lot)
         return sums
 
-    def until(self, step: int, lot: SumName = "statistics") -> None:
-        """Everything honestly, up to but without one of the steps with a lot."""
-        for taken in way_to(step, lot):
+    def until(self, step: int) -> None:
+        """Everything honestly, up to but without one of the steps with the statistics."""
+        for taken in steps_before(step, "statistics"):
             self.take(*taken)
 
     def take(self, step: int, lot: SumName) -> None:
@@ -486,35 +488,37 @@ class Stages:
         """A session of all members before this step, as in a large cohort where neighbourhoods are
         small.
         """
-        return self._moved(way_to(step, lot), folder)
+        return self._moved(steps_before(step, lot), folder)
 
-    def _moved(self, way: Way, folder: Path) -> Hostile:
+    def _moved(self, steps: TakenSteps, folder: Path) -> Hostile:
         """A session in which these steps were taken; it goes on from the one that is a step
         behind.
         """
-        name = f"{len(way)} {neighbourhood_for(len(MEMBERS))}"
-        if name not in self._played and not way:
+        name = f"{len(steps)} {neighbourhood_for(len(MEMBERS))}"
+        if name not in self._played and not steps:
             self._played[name] = Hostile(
                 self.parties.copy(self._folder / name), list(MEMBERS)
             )
         elif name not in self._played:
-            played = self._moved(way[:-1], self._folder / name)
-            played.take(*way[-1])
+            played = self._moved(steps[:-1], self._folder / name)
+            played.take(*steps[-1])
             self._played[name] = played
         played = self._played[name]
         return played.moved(played.parties.copy(folder, *BULKY))
 
 
-def way_to(step: int, lot: SumName) -> Way:
+def steps_before(step: int, lot: SumName) -> TakenSteps:
     """The steps before this one: counts are of a total that was opened."""
-    way = [(each, SUM_NAMES[0]) for each in (ANNOUNCE, SHARE)]
-    way += [
-        (each, counted) for counted in SUM_NAMES for each in (SEAL, CONFIRM, LOCK, OPEN)
+    steps = [(taken, SUM_NAMES[0]) for taken in (ANNOUNCE, SHARE)]
+    steps += [
+        (taken, counted)
+        for counted in SUM_NAMES
+        for taken in (SEAL, CONFIRM, LOCK, OPEN)
     ]
     return (
-        way[:step]
+        steps[:step]
         if lot == SUM_NAMES[0] or step < SEAL
-        else way[: way.index((SEAL, lot)) + step - SEAL]
+        else steps[: steps.index((SEAL, lot)) + step - SEAL]
     )
 
 

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import unquote
 
 import httpx
@@ -28,6 +28,7 @@ from tests.support.waiting import PATIENCE_S
 WATCH_S = 0.02
 DOMAINS = ("code", "law", "médecine")
 EVERYONE = (*DOMAINS, "generalist")
+CHATS = "/v1/chat/completions"
 FALLBACK = 'fallback = "generalist"'
 
 
@@ -56,15 +57,11 @@ class Clock:
         return self.now
 
 
-@dataclass
-class Local:
-    """A running service."""
+class Chatting:
+    """Asks a service for chats. opening: how all of them begin."""
 
-    service: RoutingService
     http: httpx.Client
-    file: Path
-    clock: Clock
-    gateway: Gateway | None = None
+    opening: ClassVar[str] = ""
 
     def post(self, path: str, body: Any, **headers: str) -> httpx.Response:
         return self.http.post(path, json=body, headers=headers)
@@ -72,15 +69,26 @@ class Local:
     def chat(
         self, model: str = "auto", content: str = "hello", **more: Any
     ) -> httpx.Response:
-        return self.post("/v1/chat/completions", chat(model, content, **more))
+        return self.post(CHATS, chat(model, self.opening + content, **more))
 
     @contextlib.contextmanager
     def streamed(
         self, model: str = "auto", content: str = "hello", **more: Any
     ) -> Iterator[httpx.Response]:
-        body = chat(model, content, stream=True, **more)
-        with self.http.stream("POST", "/v1/chat/completions", json=body) as response:
+        body = chat(model, self.opening + content, stream=True, **more)
+        with self.http.stream("POST", CHATS, json=body) as response:
             yield response
+
+
+@dataclass
+class Local(Chatting):
+    """A running service."""
+
+    service: RoutingService
+    http: httpx.Client
+    file: Path
+    clock: Clock
+    gateway: Gateway | None = None
 
     def states(self) -> dict[str, str]:
         states: dict[str, str] = self.http.get("/readyz").json()["experts"]
@@ -93,11 +101,12 @@ class Local:
         )
 
 
-def memory() -> int:
-    """The bytes that this process holds: services, experts and whoever asks them."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf(
-        "SC_PAGE_SIZE"
-    )
+def memory(process: int | str = "self") -> int:
+    """The bytes of memory that a process holds; this one has services, experts and whoever asks
+    them.
+    """
+    pages = Path(f"/proc/{process}/statm").read_text().split()[1]
+    return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
 
 def chat(model: str, content: str, **more: Any) -> dict[str, Any]:

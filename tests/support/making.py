@@ -76,7 +76,7 @@ def random_samples(seed: int, count: int, features: int, lean: int = 0) -> Integ
 
 
 @st.composite
-def drawn_samples(draw: st.DrawFn, features: int, most: int = 6) -> Integers:
+def drawn_samples(draw: st.DrawFn, features: int) -> Integers:
     """A few samples: any integers within the limit, often at its edge, and the constant feature."""
     feature = st.one_of(
         st.sampled_from((-FEATURE_LIMIT, 0, FEATURE_LIMIT)),
@@ -86,7 +86,7 @@ def drawn_samples(draw: st.DrawFn, features: int, most: int = 6) -> Integers:
         st.lists(
             st.lists(feature, min_size=features - 1, max_size=features - 1),
             min_size=1,
-            max_size=most,
+            max_size=6,
         )
     )
     return np.array([[*row, 1] for row in rows], dtype=np.int64)

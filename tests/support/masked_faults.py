@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -28,7 +28,6 @@ from ridgeway.client.round.session_store import SessionFile
 from ridgeway.common.base.errors import Refused
 from ridgeway.common.base.files import sha256
 from ridgeway.common.base.identity import Identity, is_signed_by
-from ridgeway.common.base.journal import Journal
 from ridgeway.common.masking.agreement import Agreement, Secrets, threshold_for
 from ridgeway.common.masking.member import Dealt, share
 from ridgeway.common.masking.shares import (
@@ -58,7 +57,7 @@ from ridgeway.common.protocol.messages import (
     Share,
 )
 from ridgeway.common.protocol.packet import Opened, Packet, open_packet, seal_packet
-from tests.support.faults import Network, Steps
+from tests.support.faults import Network, Steps, count_appends
 
 Parts = dict[str, str]
 """What went into a sum: by a member's key, the name of its epoch."""
@@ -76,17 +75,7 @@ def raise_fall() -> None:
 
 def let_holders_fall(patch: pytest.MonkeyPatch, writes: Steps) -> None:
     """Count every write of a holder's session or journal as two steps: before and after."""
-    plain_append = Journal.append
-
-    def append(journal: Journal, *events: tuple[str, Mapping[str, Any]]) -> Any:
-        spied = (
-            writes.around(plain_append)
-            if journal.path.name == "journal.db"
-            else plain_append
-        )
-        return spied(journal, *events)
-
-    patch.setattr(Journal, "append", append)
+    count_appends(patch, writes, "journal.db")
     patch.setattr(SessionFile, "save", writes.around(SessionFile.save))
 
 
@@ -371,9 +360,15 @@ def altered(request: Packet, rogue: Identity, dice: random.Random) -> Packet | N
             gone = dice.choice(cohort.members)
             fewer = form_cohort(
                 cohort.terms,
-                {each.key: each.domain for each in cohort.members if each != gone},
+                {
+                    member.key: member.domain
+                    for member in cohort.members
+                    if member != gone
+                },
             )
-            adverts = tuple(each for each in agreement.adverts if each.key != gone.key)
+            adverts = tuple(
+                advert for advert in agreement.adverts if advert.key != gone.key
+            )
             changes = {
                 "cohort": fewer.id,
                 "threshold": threshold_for(len(adverts)),

@@ -10,16 +10,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from ridgeway.client.round.holder import Holder
 from ridgeway.common.base.journal import JournalEntry
 from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.protocol.messages import SUM_NAMES
-from ridgeway.common.routing.release import ROUTER, load_release
+from ridgeway.common.routing.release import ROUTER
 from ridgeway.common.statistics.statistics_file import Prepared
-from ridgeway.coordinator.round.federation import Federation
 from ridgeway.coordinator.round.ledger import Standing
-from tests.support.faults import check_folders, check_received, router_of, shares_of
+from tests.support.faults import (
+    check_folders,
+    check_received,
+    releases_of,
+    router_of,
+    shares_of,
+)
 from tests.support.masked_faults import Parts, Witness, needed
 from tests.support.simulated_federation import Parties
 
@@ -58,27 +64,15 @@ class MaskedOracle:
         sums = Sums.of(holders)
         self._check_sizes(holders, sums, witness)
         check_sums(sums, witness)
-        standing, parent = Standing(), None
-        for entry in federation.ledger.journal.entries():
-            standing.take_in(entry)
-            if entry.kind == "released":
-                number = entry.facts["number"]
-                assert number == len(standing.releases), (
-                    "the numbers of releases have a gap"
-                )
-                self._check_release(
-                    federation,
-                    standing,
-                    parent,
-                    sums,
-                    witness,
-                    number in set(unevaluated),
-                )
-                parent = standing.releases[-1].release
+        number = 0
+        for number, (standing, manifest) in enumerate(releases_of(federation), 1):
+            content = (federation.release_folder(number) / ROUTER).read_bytes()
+            self._check_release(standing, manifest, content, sums, witness)
+            self._check_evaluation(manifest, standing, sums, number in set(unevaluated))
         check_folders(federation)
         for holder in holders:
             check_received(holder, federation)
-        return len(standing.releases)
+        return number
 
     def _check_sizes(
         self, holders: Sequence[Holder], sums: Sums, witness: Witness
@@ -97,42 +91,34 @@ class MaskedOracle:
 
     def _check_release(
         self,
-        federation: Federation,
         standing: Standing,
-        parent: str | None,
+        manifest: Mapping[str, Any],
+        router: bytes,
         sums: Sums,
-        seen: Witness,
-        unevaluated: bool,
+        witness: Witness,
     ) -> None:
         """A release is the router of one total that holders have opened, of those and with the
         shares the ledger says.
-
-        Holders of every domain in it have counted for it, in one opened sum.
         """
         published = standing.releases[-1]
-        folder = federation.release_folder(published.number)
-        loaded = load_release(folder, key=federation.identity.public)
-        manifest = loaded.manifest
-        assert (loaded.id, manifest["parent"]) == (published.release, parent)
-        assert manifest["number"] == published.number
-        names = {holder.key: name for name, holder in standing.roster.items()}
-        members = {(each.name, each.source) for each in published.members}
+        names = names_of(standing)
+        members = {(member.name, member.source) for member in published.members}
         opened = [
             session
             for session, parts in sums.opened_by_enough("statistics")
             if {(names.get(key, ""), epoch) for key, epoch in parts.items()} == members
         ]
         assert opened, f"release {published.number} is of no total that was opened"
-        shares = {each.name: each.share for each in published.members}
+        shares = {member.name: member.share for member in published.members}
         assert any(
-            self._are_due(standing, names, shares, seen.cohort(session))
+            self._are_due(standing, names, shares, witness.cohort(session))
             for session in opened
         )
         given = frozenset(
-            (each.name, each.source, each.share) for each in published.members
+            (member.name, member.source, member.share) for member in published.members
         )
         content = self._router(standing, given, manifest["ridge"]["value"])
-        assert (folder / ROUTER).read_bytes() == content, (
+        assert router == content, (
             f"release {published.number} is not the router of its total"
         )
         masses = dict.fromkeys(published.domains, 0)
@@ -143,19 +129,18 @@ class MaskedOracle:
             list(published.domains),
         )
         assert manifest["cohort"]["holders"] == len(members)
-        self._check_evaluation(manifest, standing, names, sums, unevaluated)
 
     def _check_evaluation(
         self,
-        manifest: Mapping[str, Mapping[str, int] | None],
+        manifest: Mapping[str, Any],
         standing: Standing,
-        names: Mapping[str, str],
         sums: Sums,
         unevaluated: bool,
     ) -> None:
         """It counts the documents of the members of a sum that was opened, each once, and of every
         domain some.
         """
+        names = names_of(standing)
         evaluation = manifest["evaluation"]
         if evaluation is None:
             assert unevaluated, "a release was published that nobody has counted for"
@@ -164,7 +149,7 @@ class MaskedOracle:
         for _, parts in sums.opened_by_enough("counts"):
             if parts.keys() <= names.keys():
                 counted = {(names[key], epoch) for key, epoch in parts.items()}
-                documents = sum(self.known[each].documents for each in counted)
+                documents = sum(self.known[source].documents for source in counted)
                 met.append(
                     (documents, {standing.roster[name].domain for name, _ in counted})
                 )
@@ -174,10 +159,10 @@ class MaskedOracle:
             if documents == evaluation["documents"]
         ]
         assert fitting, "a release was evaluated on the documents of no set of members"
-        domains = set(manifest["domains"] or ())
-        assert unevaluated or any(domains <= each for each in fitting), (
-            "nobody has counted for one of the domains"
-        )
+        domains = set(manifest["domains"])
+        assert unevaluated or any(
+            domains <= counted_domains for counted_domains in fitting
+        ), "nobody has counted for one of the domains"
 
     def _are_due(
         self,
@@ -207,6 +192,11 @@ class MaskedOracle:
             ]
             self.routers[members, ridge] = router_of(given, self.encoder, ridge)
         return self.routers[members, ridge]
+
+
+def names_of(standing: Standing) -> dict[str, str]:
+    """The holders on the roster, by their keys."""
+    return {holder.key: name for name, holder in standing.roster.items()}
 
 
 # Sums that were opened
@@ -249,9 +239,9 @@ class Sums:
                         (entry.facts["session"], entry.facts["total"]), set()
                     ).add(key)
         return [
-            (each[0], self.signed[each])
-            for each, keys in openers.items()
-            if len(keys) >= needed(len(self.signed[each]))
+            (total[0], self.signed[total])
+            for total, keys in openers.items()
+            if len(keys) >= needed(len(self.signed[total]))
         ]
 
 
@@ -271,7 +261,7 @@ def check_sums(sums: Sums, witness: Witness) -> None:
                     assert set(entry.facts["members"]) == set(signed), (
                         "a sum was opened that not all in it had signed"
                     )
-            assert all(len(each) == 1 for each in totals.values()), (
+            assert all(len(total) == 1 for total in totals.values()), (
                 f"an epoch of {key} is in two opened totals"
             )
     for lot in SUM_NAMES:
@@ -291,10 +281,10 @@ def check_sums(sums: Sums, witness: Witness) -> None:
 
 def _check_once(opened: Sequence[Parts]) -> None:
     """No epoch is in two sums that differ in anything."""
-    found: dict[tuple[str, str], Parts] = {}
+    sums_of: dict[tuple[str, str], Parts] = {}
     for parts in opened:
-        for each in parts.items():
-            assert found.setdefault(each, parts) == parts, (
+        for item in parts.items():
+            assert sums_of.setdefault(item, parts) == parts, (
                 "an epoch is in two opened sums of different members"
             )
 

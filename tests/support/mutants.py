@@ -37,8 +37,7 @@ FOLDERS = {
     "client": "ready",
     "client/round": (
         "answers masked_answers policy totals spending epochs private_sums "
-        "session_store holder "
-        "roster"
+        "session_store holder roster"
     ),
     "common/privacy": "document_bound",
     "common/masking": "agreement member neighbourhood shares keystream",
@@ -101,10 +100,10 @@ def find_checks(file: str, source: bytes) -> Iterator[Check]:
     starts = [0, *accumulate(map(len, source.splitlines(keepends=True)))]
     tree = ast.parse(source)
     decided = {
-        id(each)
+        id(statement)
         for node in ast.walk(tree)
         if isinstance(node, ast.If)
-        for each in node.body
+        for statement in node.body
     }
     for node in ast.walk(tree):
         for found, instead in _removable(node, decided):
@@ -124,19 +123,21 @@ def _removable(
     """
     match node:
         case ast.If(test=test) if any(
-            isinstance(each, ast.Raise) for part in node.body for each in ast.walk(part)
+            isinstance(inner, ast.Raise)
+            for part in node.body
+            for inner in ast.walk(part)
         ):
             operands = (
                 test.values
                 if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.Or)
                 else [test]
             )
-            yield from ((each, "False") for each in operands)
+            yield from ((operand, "False") for operand in operands)
         case ast.FunctionDef(name=name) if name in JUDGES:
             yield from (
-                (each.test, "False")
-                for each in ast.walk(node)
-                if isinstance(each, ast.If)
+                (inner.test, "False")
+                for inner in ast.walk(node)
+                if isinstance(inner, ast.If)
             )
         case ast.Raise() if id(node) not in decided:
             yield node, "pass"
@@ -266,11 +267,11 @@ def main(pattern: str = "") -> int:
         with ThreadPoolExecutor(cores()) as pool, ticking("mutants", len(met)) as tick:
             running = {pool.submit(survives, check): check for check in met}
             passed = set()
-            for each in as_completed(running):
+            for future in as_completed(running):
                 tick()
-                if each.result():
-                    passed.add(running[each])
-                    print("not noticed:", running[each].name, flush=True)
+                if future.result():
+                    passed.add(running[future])
+                    print("not noticed:", running[future].name, flush=True)
     unmet = [(check.name, "meets it") for check in checks if check not in met]
     survivors = unmet + [
         (check.name, f"of {len(met[check])} fails")

@@ -5,7 +5,6 @@ the gate speaks TLS, but no Flower carries the messages of rounds.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -13,11 +12,9 @@ from typing import Any, ClassVar, Self
 import pytest
 
 from ridgeway.client.deploy.holder_folder import has_left
-from ridgeway.client.round.answers import answer
 from ridgeway.client.round.holder import Holder
 from ridgeway.client.round.spending import SPENT
 from ridgeway.common.base.errors import FormatError
-from ridgeway.common.base.journal import Journal
 from ridgeway.common.deploy.notice import (
     ANNOUNCED_ROSTER,
     BUNDLE_PATH,
@@ -27,7 +24,6 @@ from ridgeway.common.deploy.notice import (
     ROSTER_PATH,
 )
 from ridgeway.common.deploy.processes import Log
-from ridgeway.common.protocol.packet import Packet
 from ridgeway.coordinator.cli import round_commands
 from ridgeway.coordinator.deploy import supervisor
 from ridgeway.coordinator.deploy.fleet_proxy import keep_leaving
@@ -39,6 +35,7 @@ from ridgeway.coordinator.round.run_order import RunOrder
 from tests.support.commands import Finished
 from tests.support.deployment import Deployment
 from tests.support.quiet_server import Quiet, serving, tls_of
+from tests.support.simulated_federation import Direct, Parties
 
 
 class Year(Deployment):
@@ -47,16 +44,16 @@ class Year(Deployment):
     first_key = ""
 
     def status(self, name: str) -> dict[str, Any]:
-        return dict(self.do("client", "status", self.holder(name), "--json").json)
+        return dict(self.owner(name, "status"))
 
     def epochs(self, name: str) -> int:
         """Of how many epochs sums have left, or were charged for, by the holder's own journal."""
-        entries = Journal(self.holder(name) / "journal.db").entries(SPENT)
+        entries = self._entries(name, SPENT)
         return len(
             {
-                each.facts["epoch"]
-                for each in entries
-                if each.facts["output"] == "statistics"
+                entry.facts["epoch"]
+                for entry in entries
+                if entry.facts["output"] == "statistics"
             }
         )
 
@@ -85,8 +82,8 @@ class Year(Deployment):
         shutil.rmtree(folder)
 
     def all_online(self) -> bool:
-        told = self.run("coordinator", "status", self.coordinator, "--json").json
-        return all(each["online"] for each in told["members"])
+        status = self.run("coordinator status --json", self.coordinator).json
+        return all(member["online"] for member in status["members"])
 
 
 class OpenGate(Quiet):
@@ -122,22 +119,6 @@ class NoSuperLink:
     def note_nodes(self) -> None: ...
 
 
-class Homes:
-    """A transport to holders' folders, without anything between."""
-
-    def __init__(self, homes: Sequence[Path]) -> None:
-        self._homes = homes
-
-    def peers(self) -> list[int]:
-        return list(range(len(self._homes)))
-
-    def exchange(
-        self, packets: Mapping[int, Packet], seconds: float
-    ) -> Iterator[tuple[int, Packet]]:
-        for peer, packet in packets.items():
-            yield peer, answer(Holder(self._homes[peer]), packet)
-
-
 class PlayedYear(Year):
     """The same in one process."""
 
@@ -168,7 +149,7 @@ class PlayedYear(Year):
         self._joined.discard(name)
 
     def play(self, *options: str) -> Finished:
-        return self.run("coordinator", "round", self.coordinator, "--json", *options)
+        return self.run("coordinator round --json", self.coordinator, *options)
 
     def stops_by_itself(self, name: str) -> bool:
         self._joined.discard(name)
@@ -187,6 +168,7 @@ class PlayedYear(Year):
     def _work(self, federation: Federation, order: RunOrder, watch: Watch) -> None:
         log: Log = lambda words: watch(OperatorNote(words))  # noqa: E731
         supervisor.take_leaves(federation, NoSuperLink(), log)  # type: ignore[arg-type]
-        transport = Homes([self.holder(name) for name in sorted(self._joined)])
+        homes = {name: self.holder(name) for name in sorted(self._joined)}
+        transport = Direct(Parties(self.folder, self.encoder, homes))
         work = check_round if order.work == "dry_run" else run_round
         work(federation, transport, watch, order)

@@ -34,9 +34,8 @@ from ridgeway.common.statistics.statistics_file import Prepared, to_bytes
 from ridgeway.coordinator.round.progress import no_watch
 from ridgeway.simulations.simulate import simulate
 from tests.support.corpora_on_disk import (
-    ALPHABETS,
-    sentences,
     texts_in_scripts,
+    write_domains,
     write_jsonl,
 )
 from tests.support.tiny import tiny_encoder
@@ -97,7 +96,7 @@ def token_ids() -> Iterator[Line]:
 def installed_encoders() -> dict[str, TableEncoder]:
     """The encoders of the two presets; none where they are not installed."""
     try:
-        found = {
+        encoders = {
             "default": find_encoder(DEFAULT.encoder),
             "paper": find_encoder(PAPER.encoder),
         }
@@ -105,7 +104,7 @@ def installed_encoders() -> dict[str, TableEncoder]:
         return {}
     return {
         name: encoder
-        for name, encoder in found.items()
+        for name, encoder in encoders.items()
         if isinstance(encoder, TableEncoder)
     }
 
@@ -143,17 +142,14 @@ def packets(work: Path) -> Iterator[Line]:
     """Every byte that crosses in whole rounds with fixed keys and randomness."""
     for name in (*test_round.ROUNDS, *test_round.PRIVATE_ROUNDS):
         crossed = test_round.recorded(name, work / name)
-        yield f"packets/{name}", digest(*(each.digest.encode() for each in crossed))
+        yield f"packets/{name}", digest(*(packet.digest.encode() for packet in crossed))
 
 
 def releases(work: Path, engine: str) -> Iterator[Line]:
     """Routers and manifests of simulated federations. Flower's engine takes half a minute, so it
     runs once.
     """
-    for domain in ALPHABETS:
-        texts = sentences(domain, 75)
-        write_jsonl(work / "data" / f"{domain}.train.jsonl", texts[:60])
-        write_jsonl(work / "data" / f"{domain}.test.jsonl", texts[60:])
+    write_domains(work / "data", 60, 15)
     save_encoder(tiny_encoder(), work / "encoder")
     sources = {"tiny": f"dir:{work / 'encoder'}"}
     if installed_encoders():

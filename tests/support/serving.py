@@ -35,7 +35,9 @@ from ridgeway.common.routing.sentence_table import (
     compile_router,
 )
 from ridgeway.common.routing.token_table import TokenTable
+from tests.support import in_process
 from tests.support.commands import RIDGEWAY
+from tests.support.in_process import CHATS, Chatting, memory
 from tests.support.making import fixed_identity
 from tests.support.tiny import LETTERS, tiny_definition
 from tests.support.waiting import wait_for, wait_for_end
@@ -59,7 +61,7 @@ def release_of(
     """A release in which each domain has a letter of its own, that of `prompt_for`; returns its
     id.
     """
-    facts = _tiny_facts(domains) | ({} if number is None else {"number": number})
+    facts = facts_of(domains, **({} if number is None else {"number": number}))
     weights = np.zeros((2, len(domains)))
     table = _tiny_table(domains, strength)
     return save_release(
@@ -79,7 +81,7 @@ def cascade_release(
         -1000, 1000, (features.width, len(domains)), dtype=np.int32
     )
     whole = SentenceTable(table, of_sentences, 22, features)
-    facts = _tiny_facts(domains)
+    facts = facts_of(domains)
     facts["encoder"] |= {"sentences": features.to_json()}
     weights = np.zeros((2, 2 * len(domains)))
     return save_release(
@@ -103,12 +105,13 @@ def unsure_prompts(count: int) -> list[str]:
 def _tiny_table(domains: Sequence[str], strength: int) -> TokenTable:
     rows = len(LETTERS) + 2
     logits = np.zeros((rows, len(domains)), dtype=np.int32)
-    for place, _ in enumerate(domains):
-        logits[LETTERS.index(OWN[place]) + 2, place] = strength
+    for index, _ in enumerate(domains):
+        logits[LETTERS.index(OWN[index]) + 2, index] = strength
     return TokenTable(logits, 1.0, np.zeros(rows, dtype=np.float32))
 
 
-def _tiny_facts(domains: Sequence[str]) -> dict[str, Any]:
+def facts_of(domains: Sequence[str], **more: Any) -> dict[str, Any]:
+    """What the manifest of a made-up release says."""
     return {
         "domains": list(domains),
         "masses": dict.fromkeys(domains, 1),
@@ -116,6 +119,7 @@ def _tiny_facts(domains: Sequence[str]) -> dict[str, Any]:
         "selector": {"name": "average", "k": 1},
         "confidence": Confidence().to_json(),
         "parent": None,
+        **more,
     }
 
 
@@ -125,18 +129,12 @@ def usual_release(folder: Path, domains: Sequence[str], smollm2: TableEncoder) -
     weights = np.random.default_rng(0).standard_normal(
         (encoder.width + 1, len(domains))
     )
-    facts = {
-        "domains": list(domains),
-        "masses": dict.fromkeys(domains, 1),
-        "encoder": {
-            "name": encoder.name,
-            "fingerprint": encoder.fingerprint,
-            "words": asdict(words),
-        },
-        "selector": asdict(DEFAULT.selector),
-        "confidence": Confidence().to_json(),
-        "parent": None,
-    }
+    names = {"name": encoder.name, "fingerprint": encoder.fingerprint}
+    facts = facts_of(
+        domains,
+        encoder={**names, "words": asdict(words)},
+        selector=asdict(DEFAULT.selector),
+    )
     compiled = compile_router(encoder, weights)
     save_release(folder, facts, weights, compiled, encoder.definition, fixed_identity())
 
@@ -232,22 +230,23 @@ class Process:
     def children(self) -> set[int]:
         """The processes that it has started."""
         return {
-            int(each)
-            for each in Path(f"/proc/{self.pid}/task/{self.pid}/children")
+            int(number)
+            for number in Path(f"/proc/{self.pid}/task/{self.pid}/children")
             .read_text()
             .split()
         }
 
     def memory(self) -> int:
         """The bytes of memory that it holds now."""
-        pages = Path(f"/proc/{self.pid}/statm").read_text().split()[1]
-        return int(pages) * os.sysconf("SC_PAGE_SIZE")
+        return memory(self.pid)
 
 
-class Serving(Process):
+class Serving(Process, Chatting):
     """`ridgeway serve RELEASE OPTIONS...` on a port of its own; settings: what stands in its
     serve.toml.
     """
+
+    opening = f"{SECRET} "
 
     def __init__(
         self,
@@ -311,20 +310,6 @@ class Serving(Process):
         self.http.close()
         super().end()
 
-    def post(self, path: str, body: Any, **headers: str) -> httpx.Response:
-        return self.http.post(path, json=body, headers=headers)
-
-    def chat(self, model: str, prompt: str = "hello", **more: Any) -> httpx.Response:
-        return self.post("/v1/chat/completions", chat(model, prompt, **more))
-
-    @contextlib.contextmanager
-    def streamed(
-        self, model: str, prompt: str = "hello", **more: Any
-    ) -> Iterator[httpx.Response]:
-        body = chat(model, prompt, stream=True, **more)
-        with self.http.stream("POST", "/v1/chat/completions", json=body) as response:
-            yield response
-
     def client(self, **options: Any) -> openai.OpenAI:
         """The official client; it asks once, so that a test sees what the first answer is."""
         http = openai.DefaultHttpxClient(trust_env=False, verify=False)
@@ -341,7 +326,7 @@ class Serving(Process):
         wanted = [f'{label}="{value}"' for label, value in labels.items()]
         for line in self.http.get("/metrics").text.splitlines():
             if line.split("{")[0].split(" ")[0] == name and all(
-                each in line for each in wanted
+                label in line for label in wanted
             ):
                 return float(line.rpartition(" ")[2])
         return 0.0
@@ -352,7 +337,7 @@ def leaving(url: httpx.URL, body: Json, key: str = "") -> Iterator[HTTPConnectio
     """A chat that is asked for; at the end of the `with` its client goes, answered or not."""
     connection = HTTPConnection(url.host, url.port or 80)
     headers = {"content-type": "application/json", "authorization": f"Bearer {key}"}
-    connection.request("POST", "/v1/chat/completions", json.dumps(body), headers)
+    connection.request("POST", CHATS, json.dumps(body), headers)
     try:
         yield connection
     finally:
@@ -384,11 +369,7 @@ def write_experts(
 
 
 def chat(model: str, prompt: str, **more: Any) -> dict[str, Any]:
-    return {
-        "model": model,
-        "messages": [{"role": "user", "content": f"{SECRET} {prompt}"}],
-        **more,
-    }
+    return in_process.chat(model, f"{SECRET} {prompt}", **more)
 
 
 def tokens_of(lines: Iterator[str]) -> Iterator[Any]:

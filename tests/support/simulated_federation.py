@@ -233,10 +233,19 @@ def found_private(folder: Path, **settings: Any) -> Parties:
     return parties
 
 
-def populate(parties: Parties, domains: Mapping[str, str]) -> None:
-    """Settle and admit holders, each with texts that nobody else has."""
-    for place, (name, domain) in enumerate(domains.items()):
-        parties.settle(name, domain, own_texts(name, domain, 12 + place))
+def populate(
+    parties: Parties,
+    domains: Mapping[str, str],
+    texts: Mapping[str, Sequence[str]] | None = None,
+    **policy: Any,
+) -> None:
+    """Settle and admit holders that pin each other, each with texts that nobody else has, unless
+    `texts` has others for it.
+    """
+    for number, (name, domain) in enumerate(domains.items()):
+        letters = domain if domain in ALPHABETS else "law"
+        given = (texts or {}).get(name) or own_texts(name, letters, 12 + number)
+        parties.settle(name, domain, given, **policy)
         parties.admit(name)
     parties.pin_all()
 
@@ -274,7 +283,7 @@ class Direct:
         return {message.kind for _, message in self.messages}
 
     def peers(self) -> list[int]:
-        return [place for place, name in enumerate(self.names) if name not in self.down]
+        return [index for index, name in enumerate(self.names) if name not in self.down]
 
     def exchange(
         self, packets: Mapping[int, Packet], seconds: float

@@ -23,7 +23,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ import httpx
 
 from tests.support import fake_expert as faulty
 from tests.support.fake_expert import END, Asked, Expert, Part, token, well
+from tests.support.in_process import CHATS
 from tests.support.serving import (
     SECRET,
     Serving,
@@ -171,27 +172,16 @@ class Soak:
     def ask_whole(self) -> None:
         while not self.stopped.is_set():
             domain = random.choice(DOMAINS)
-            began = time.monotonic()
-            try:
-                answer = self._post(chat("auto", prompt_for(domain, DOMAINS)))
-            except httpx.HTTPError as error:
-                self._lost(began, error)
-                continue
-            self.report.answers[f"whole {answer.status_code}"] += 1
-            if answer.status_code != 200:
-                self.report.problems.append(
-                    f"whole: {answer.status_code} {answer.text[:200]}"
-                )
+            body = chat("auto", prompt_for(domain, DOMAINS))
+            if answer := self._answer(body):
+                self._judge("whole", answer, [200])
 
     def ask_streams(self) -> None:
         while not self.stopped.is_set():
             domain = random.choice(DOMAINS)
             body = chat("auto", prompt_for(domain, DOMAINS), stream=True)
-            began = time.monotonic()
-            try:
-                answer = self._post(body)
-            except httpx.HTTPError as error:
-                self._lost(began, error)
+            answer = self._answer(body)
+            if answer is None:
                 continue
             is_whole = answer.text.endswith("data: [DONE]\n\n")
             has_error = (
@@ -207,19 +197,33 @@ class Soak:
                     f"stream of {domain}: {answer.status_code} {answer.text[-200:]}"
                 )
 
-    def _post(self, body: Any) -> httpx.Response:
-        with httpx.Client(
-            base_url=self.serving.url, trust_env=False, timeout=60.0
-        ) as http:
-            return http.post("/v1/chat/completions", json=body)
+    def _answer(self, body: Any) -> httpx.Response | None:
+        """The answer to a chat; None if there was none, since nobody can answer for a worker that
+        was killed.
+        """
+        began = time.monotonic()
+        try:
+            return httpx.post(self._chats, json=body, trust_env=False, timeout=60.0)
+        except httpx.HTTPError as error:
+            ended = time.monotonic()
+            if any(began - 1.0 <= kill <= ended for kill in self.report.kills):
+                self.report.answers["lost with a worker"] += 1
+            else:
+                self.report.problems.append(f"lost: {type(error).__name__} {error}")
+        return None
 
-    def _lost(self, began: float, error: Exception) -> None:
-        """Nobody can answer for a worker that was killed."""
-        ended = time.monotonic()
-        if any(began - 1.0 <= kill <= ended for kill in self.report.kills):
-            self.report.answers["lost with a worker"] += 1
-        else:
-            self.report.problems.append(f"lost: {type(error).__name__} {error}")
+    def _judge(
+        self, kind: str, answer: httpx.Response, expected: Collection[int]
+    ) -> None:
+        self.report.answers[f"{kind} {answer.status_code}"] += 1
+        if answer.status_code not in expected:
+            self.report.problems.append(
+                f"{kind}: {answer.status_code} {answer.text[:200]}"
+            )
+
+    @property
+    def _chats(self) -> str:
+        return f"{self.serving.url}{CHATS}"
 
     # Those who do not
 
@@ -230,12 +234,7 @@ class Soak:
                 "auto", prompt_for("law", DOMAINS), stream=random.random() < 0.5
             )
             with contextlib.suppress(httpx.HTTPError):
-                httpx.post(
-                    f"{self.serving.url}/v1/chat/completions",
-                    json=body,
-                    timeout=0.05,
-                    trust_env=False,
-                )
+                httpx.post(self._chats, json=body, timeout=0.05, trust_env=False)
 
     def send_halves(self) -> None:
         """Heads and bodies that do not end."""
@@ -258,17 +257,8 @@ class Soak:
         """Prompts of nearly 4 MiB."""
         text = f"{SECRET} {prompt_for('law', DOMAINS)} " * 70_000
         while not self.stopped.wait(0.5):
-            began = time.monotonic()
-            try:
-                answer = self._post(chat("auto", text[:3_900_000]))
-            except httpx.HTTPError as error:
-                self._lost(began, error)
-                continue
-            self.report.answers[f"long {answer.status_code}"] += 1
-            if answer.status_code not in (200, 503):
-                self.report.problems.append(
-                    f"long: {answer.status_code} {answer.text[:200]}"
-                )
+            if answer := self._answer(chat("auto", text[:3_900_000])):
+                self._judge("long", answer, (200, 503))
 
     def send_nonsense(self) -> None:
         bodies = [
@@ -284,9 +274,8 @@ class Soak:
                 return
             headers = {"content-type": "application/json"}
             with contextlib.suppress(httpx.HTTPError):
-                url = f"{self.serving.url}/v1/chat/completions"
                 answer = httpx.post(
-                    url,
+                    self._chats,
                     content=SECRET.encode() + body,
                     headers=headers,
                     trust_env=False,
@@ -300,206 +289,7 @@ class Soak:
         """Streams that nobody takes."""
         body = json.dumps(chat("pours", "x", stream=True)).encode()
         head = (
-            b"POST /v1/chat/completions HTTP/1.1\r\nhost: "
-            b"127.0.0.1\r\ncontent-type: "
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
-            b""
+            b"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: "
             b"application/json\r\n"
         )
         while not self.stopped.is_set():
@@ -539,12 +329,12 @@ class Soak:
         while not self.stopped.wait(0.25):
             for pid in self.serving.children():
                 with contextlib.suppress(OSError):
-                    found = re.search(
+                    resident = re.search(
                         r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text()
                     )
-                    if found is not None:
+                    if resident is not None:
                         self.report.memory.append(
-                            (time.monotonic(), int(found[1]) * 1024)
+                            (time.monotonic(), int(resident[1]) * 1024)
                         )
 
 

@@ -20,7 +20,7 @@ def tiny_definition() -> bytes:
     vocabulary = {
         SPECIAL: 0,
         "<unk>": 1,
-        **{letter: place + 2 for place, letter in enumerate(LETTERS)},
+        **{letter: index + 2 for index, letter in enumerate(LETTERS)},
     }
     flags = {
         "single_word": False,

@@ -1,6 +1,4 @@
-"""Small transformers made on the spot: a bidirectional one with special tokens around a text, a
-causal one without.
-"""
+"""A small transformer made on the spot, with special tokens around a text."""
 
 from __future__ import annotations
 
@@ -15,7 +13,6 @@ from tests.support.tiny import LETTERS, SPECIAL, tiny_definition
 
 WIDTH = 32
 ROWS = len(LETTERS) + 2
-KINDS = ("bert", "llama")
 SHAPE: dict[str, Any] = {
     "vocab_size": ROWS,
     "hidden_size": WIDTH,
@@ -23,23 +20,16 @@ SHAPE: dict[str, Any] = {
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
     "max_position_embeddings": 160,
+    "initializer_range": 0.3,
 }
 
 
-def make_model(folder: Path, kind: str = "bert", seed: int = 0, **changes: Any) -> Path:
+def make_model(folder: Path, seed: int = 0) -> Path:
     """A folder as `save_pretrained` writes it, with a tokenizer of single characters."""
     torch.manual_seed(seed)
-    options = {**SHAPE, "initializer_range": 0.3, **changes}
     library: Any = transformers
-    if kind == "bert":
-        library.BertModel(library.BertConfig(**options)).save_pretrained(folder)
-    else:
-        library.LlamaModel(
-            library.LlamaConfig(num_key_value_heads=2, **options)
-        ).save_pretrained(folder)
-    (folder / "tokenizer.json").write_bytes(
-        with_surroundings() if kind == "bert" else tiny_definition()
-    )
+    library.BertModel(library.BertConfig(**SHAPE)).save_pretrained(folder)
+    (folder / "tokenizer.json").write_bytes(with_surroundings())
     return folder
 
 

@@ -29,13 +29,11 @@ PLAIN_ADDED = ("<tool>", "<tools")
 SENTENCES = (
     (
         "The court held that the defendant's motion, filed in 1987, wasn't "
-        "timely; they'd've lost "
-        "anyway."
+        "timely; they'd've lost anyway."
     ),
     (
         "def gather(self, names: list[str]) -> dict[str, int]:\n    return {name: "
-        "len(name) for name in "
-        "names}\n"
+        "len(name) for name in names}\n"
     ),
     "東京に行く naïve café ſ 'ſ IT'S THEY'LL we'Re ١٢٣ ½ 12345\r\n\r\n  x\t\ty 🙂🙂 \u00a0\u2003",
 )
@@ -198,5 +196,6 @@ def every_character(contexts: Iterable[str] = CONTEXTS, step: int = 1) -> Iterat
     for context in contexts:
         for start in range(0, len(characters), 256):
             yield "".join(
-                context.replace("{}", each) for each in characters[start : start + 256]
+                context.replace("{}", character)
+                for character in characters[start : start + 256]
             )

@@ -33,9 +33,9 @@ from ridgeway.client.round.holder import Holder
 from ridgeway.client.sums.corpus import is_held_out
 from ridgeway.common.base.errors import RidgewayError
 from ridgeway.common.privacy.document_bound import UNIT, moved_square
-from ridgeway.common.privacy.public_prior import Integers, make_prior, write_prior
+from ridgeway.common.privacy.public_prior import Integers
 from ridgeway.common.protocol.packet import Packet, open_packet, seal_packet
-from ridgeway.coordinator.round.federation import PRIOR, PrivacySettings
+from ridgeway.coordinator.round.federation import PrivacySettings
 from ridgeway.coordinator.round.round import check_round, run_round
 from ridgeway.coordinator.round.run_order import RoundWishes
 from tests.support.crafted_requests import CHANGES, THE_SAME, Base
@@ -45,16 +45,18 @@ from tests.support.simulated_federation import (
     Direct,
     Parties,
     found,
+    found_private,
     no_watch,
     own_texts,
+    populate,
 )
 
 MODES: dict[str, dict[str, Any]] = {
     "clear": {"mode": "clear", "weighting": "tokens"},
     "masked": {"mode": "masked"},
     "masked among neighbours": {"mode": "masked"},
-    "private columns": {"mode": "private", "privacy": PrivacySettings(sums="columns")},
-    "private full": {"mode": "private", "privacy": PrivacySettings(sums="full")},
+    "private columns": {"privacy": PrivacySettings(sums="columns")},
+    "private full": {"privacy": PrivacySettings(sums="full")},
 }
 MEMBERS = {"code": "code", "law-1": "law", "law-2": "law", "medicine": "medicine"}
 WATCHED, ALLY = "law-1", "law-2"
@@ -242,7 +244,7 @@ class TwoWorlds(Direct):
             open_packet(known), self._parties.encoder, self._ally, 0, step.place
         )
 
-        def told(power: float) -> Any:
+        def answer_to(power: float) -> Any:
             if change.powers:
                 self._rewind()
             try:
@@ -257,16 +259,18 @@ class TwoWorlds(Direct):
             return self._sort(packet, step.change)
 
         self._keep()
-        answers = [told(power) for power in change.powers or (0.0,)]
+        answers = [answer_to(power) for power in change.powers or (0.0,)]
         turns = [
-            place for place, pair in enumerate(pairwise(answers)) if pair[0] != pair[1]
+            index for index, pair in enumerate(pairwise(answers)) if pair[0] != pair[1]
         ]
         for place in turns:
             near, far = change.powers[place], change.powers[place + 1]
             for _ in range(self._play.bisections):
                 middle = (near + far) / 2
                 near, far = (
-                    (middle, far) if told(middle) == answers[place] else (near, middle)
+                    (middle, far)
+                    if answer_to(middle) == answers[place]
+                    else (near, middle)
                 )
         if change.powers and not step.stays:
             self._rewind()
@@ -295,7 +299,7 @@ class TwoWorlds(Direct):
         given = [
             self._answer(world, home, packet) for world, home in self._homes.items()
         ]
-        left, right = (_seen(each, exact=self._privacy is None) for each in given)
+        left, right = (_seen(reply, exact=self._privacy is None) for reply in given)
         self.heard[left["kind"]] += 1
         for path, one, other in (*_differing(left, right), *self._moved(asked, given)):
             both = f"{one!r} in one world and {other!r} in the other"
@@ -308,26 +312,26 @@ class TwoWorlds(Direct):
         """What one document moves further than it may, or what is noised otherwise."""
         left, right = self._dice.noised.values()
         self.noised += len(left)
-        if [each.scales.tolist() for each in left] != [
-            each.scales.tolist() for each in right
+        if [noised.scales.tolist() for noised in left] != [
+            noised.scales.tolist() for noised in right
         ]:
             yield "noise", len(left), len(right)
             return
         if not self._are_neighbours():
             return
-        counts = [_counts(each) for each in given] if self._privacy is None else []
+        counts = [_counts(reply) for reply in given] if self._privacy is None else []
         pairs = [(few.exact, more.exact) for few, more in zip(left, right, strict=True)]
         if asked == "evaluate":
-            told = [
+            counted = [
                 (UNIT * few, UNIT * more) for few, more in zip(*counts, strict=False)
             ]
-            for few, more in told + pairs:
+            for few, more in counted + pairs:
                 if few.size == more.size and np.abs(few - more).sum() > UNIT:
                     yield "counts", (few / UNIT).tolist(), (more / UNIT).tolist()
             return
         for few, more in pairs:
             assert self._privacy is not None
-            if sum(int(each) ** 2 for each in few - more) > moved_square(
+            if sum(int(difference) ** 2 for difference in few - more) > moved_square(
                 self._privacy.mode
             ):
                 yield "sums", few.tolist(), more.tolist()
@@ -335,7 +339,7 @@ class TwoWorlds(Direct):
     def _are_neighbours(self) -> bool:
         """Whether one world has one document that the other has not, and no other difference."""
         left, right = (
-            Counter(each) - Counter([BROKEN]) for each in self._corpora.values()
+            Counter(corpus) - Counter([BROKEN]) for corpus in self._corpora.values()
         )
         return ((left - right) + (right - left)).total() == 1
 
@@ -349,7 +353,7 @@ def _seen(packet: Packet, *, exact: bool) -> dict[str, Any]:
     """What an answer shows but for what an exact round releases."""
     header: dict[str, Any] = json.loads(packet.header)
     if exact and header["kind"] in RELEASED:
-        header["blobs"] = [each["size"] for each in header["blobs"]]
+        header["blobs"] = [blob["size"] for blob in header["blobs"]]
         header["body"] = {
             name: _blanked(value) for name, value in header["body"].items()
         }
@@ -361,7 +365,7 @@ def _seen(packet: Packet, *, exact: bool) -> dict[str, Any]:
 def _blanked(value: Any) -> Any:
     """Lists of numbers without their values."""
     if isinstance(value, list):
-        return [_blanked(each) for each in value]
+        return [_blanked(item) for item in value]
     return 0 if isinstance(value, int | float) else value
 
 
@@ -469,24 +473,17 @@ def corpus_of(home: Path) -> Path:
 
 def _settled(folder: Path, mode: str) -> Parties:
     private = "privacy" in MODES[mode]
-    parties = found(folder, experts=() if private else EXPERTS, **MODES[mode])
     policy: dict[str, Any] = {"max_epsilon": NO_LIMIT}
     if private:
+        parties = found_private(folder, **MODES[mode])
         policy["max_round_epsilon"] = 4.0
-        public = [
-            own_texts("public", domain, 30) for domain in ("code", "law", "medicine")
-        ]
-        write_prior(
-            make_prior(parties.encoder, public), parties.federation().folder / PRIOR
-        )
     else:
+        parties = found(folder, experts=EXPERTS, **MODES[mode])
         policy["modes"] = "clear", "masked"
     if mode.startswith("masked"):
         policy["weightings"] = "equal", "tokens"
-    for name, domain in MEMBERS.items():
-        parties.settle(name, domain, own_texts(name, domain, 32), **policy)
-        parties.admit(name)
-    parties.pin_all()
+    texts = {name: own_texts(name, domain, 32) for name, domain in MEMBERS.items()}
+    populate(parties, MEMBERS, texts, **policy)
     return parties
 
 
@@ -515,8 +512,11 @@ CORPORA: dict[str, Corpus] = {
     "one much longer": (_record("abc " * 2000), *OWN[1:]),
     "many more": (*OWN, *(_record(f"{number} abc") for number in range(200))),
     "other letters": tuple(_record(f"{number} xyzzy") for number in range(40)),
-    "one summed": (_some("a", False), *(_some(f"{each}", True) for each in range(12))),
-    "none held out": tuple(_some(f"{each}", False) for each in range(12)),
+    "one summed": (
+        _some("a", False),
+        *(_some(f"{number}", True) for number in range(12)),
+    ),
+    "none held out": tuple(_some(f"{number}", False) for number in range(12)),
     "a broken record": (*OWN, BROKEN),
     "empty documents": (*OWN, _record(""), _record("<end>")),
 }

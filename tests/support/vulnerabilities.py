@@ -47,19 +47,21 @@ def judged(report: str, complaints: str = "") -> tuple[int, str]:
             0,
             f"audit: NOTHING WAS AUDITED; pip-audit could not ask the package index ({last[:200]})",
         )
-    skipped = [each["name"] for each in packages if "skip_reason" in each]
-    found = [finding for each in packages for finding in _findings(each)]
-    if found:
+    skipped = [package["name"] for package in packages if "skip_reason" in package]
+    findings = [finding for package in packages for finding in _findings(package)]
+    if findings:
         return FINDINGS, "\n".join(
-            [f"audit: {len(found)} known vulnerabilities; raise the versions", *found]
+            [
+                f"audit: {len(findings)} known vulnerabilities; raise the versions",
+                *findings,
+            ]
         )
     if len(skipped) == len(packages):
         return (
             0,
             (
                 "audit: NOTHING WAS AUDITED; the package index of this machine knows of "
-                "no vulnerabilities at "
-                "all"
+                "no vulnerabilities at all"
             ),
         )
     rest = f"; not audited: {', '.join(skipped)}" if skipped else ""

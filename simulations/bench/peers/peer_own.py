@@ -43,7 +43,7 @@ def _release(request: Any) -> Choose:
     router.make_fast()
     names = request["domains"]
     texts = request["test"]
-    return lambda place: names.index(router.route(texts[place]).best)
+    return lambda index: names.index(router.route(texts[index]).best)
 
 
 def _encoder(request: Any) -> Choose:
@@ -53,7 +53,7 @@ def _encoder(request: Any) -> Choose:
 
     encoder = find_encoder(request["encoder"])
     texts = request["test"]
-    return lambda place: len(sentence_vectors(encoder, [texts[place]])) - 1
+    return lambda index: len(sentence_vectors(encoder, [texts[index]])) - 1
 
 
 def _knn(request: Any) -> Choose:
@@ -76,9 +76,9 @@ def _best(
     rows = np.load(request["vectors"])
     labels = np.array(request["labels"])
     train, held, test = (request[side] for side in ("train", "held", "test"))
-    classifiers = [fitted(rows[train], labels[train], each) for each in settings]
+    classifiers = [fitted(rows[train], labels[train], setting) for setting in settings]
     best = max(classifiers, key=lambda each: each.score(rows[held], labels[held]))
-    return lambda place: int(best.predict(rows[test[place]][None])[0])
+    return lambda index: int(best.predict(rows[test[index]][None])[0])
 
 
 def _classifier(request: Any) -> Choose:
@@ -93,7 +93,7 @@ def _classifier(request: Any) -> Choose:
         plan = ExperimentPlan((dataset,), Path(work), device="cpu")
         route = learnt(plan, dataset, "modem", MODEM).rows[0].route
     texts = request["test"]
-    return lambda place: int(route([texts[place]])[0])
+    return lambda index: int(route([texts[index]])[0])
 
 
 _KINDS: dict[str, Callable[[Any], Choose]] = {

@@ -33,6 +33,6 @@ def chosen_one_by_one(
 ) -> tuple[list[int], float]:
     """What is chosen for each place, and the CPU milliseconds for one, all threads together."""
     started = time.process_time()
-    chosen = [choose(place) for place in places]
+    chosen = [choose(index) for index in places]
     spent = time.process_time() - started
     return chosen, 1e3 * spent / len(chosen)

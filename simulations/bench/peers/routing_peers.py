@@ -177,5 +177,5 @@ class RoutingContest:
         """Percent, the mean over domains."""
         _, truth = labelled(self.dataset.test)
         right = np.equal(answer["choices"], truth)
-        means = [right[truth == place].mean() for place in set(truth)]
+        means = [right[truth == label].mean() for label in set(truth)]
         return 100 * float(np.mean(means))

@@ -30,7 +30,7 @@ from tests.support.commands import Workshop
 from tests.support.fake_expert import Expert, Part
 from tests.support.in_process import Clock
 from tests.support.serving import Serving, prompt_for, release_of, write_experts
-from tests.support.waiting import wait_for
+from tests.support.waiting import wait_for, wait_for_end
 
 SOME_EVIDENCE = 2
 """The logit of a domain's letter: of a few letters it is no proof."""

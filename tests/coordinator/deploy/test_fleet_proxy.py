@@ -35,8 +35,12 @@ from ridgeway.common.deploy.notice import (
     NOTICE_PATH,
 )
 from ridgeway.common.deploy.processes import free_port
-from ridgeway.common.protocol.invitation import Leaving, Roster, signed_json
-from ridgeway.common.protocol.invitation import RosterMember
+from ridgeway.common.protocol.invitation import (
+    Leaving,
+    Roster,
+    RosterMember,
+    signed_json,
+)
 from ridgeway.coordinator.deploy import fleet_proxy
 from ridgeway.coordinator.deploy.authority import create_authority
 from ridgeway.coordinator.deploy.fleet_proxy import MAX_BODY_BYTES, PATHS
@@ -841,7 +845,9 @@ def test_a_members_word_that_it_leaves_is_kept_and_nobody_elses(closed: Gate) ->
             ).status_code
 
     assert sent(member) == 400
-    roster = Roster(members=(RosterMember(name="law", domain="law", key=member.public),))
+    roster = Roster(
+        members=(RosterMember(name="law", domain="law", key=member.public),)
+    )
     (closed.folder / ANNOUNCED_ROSTER).write_text(roster.model_dump_json())
     assert sent(stranger) == 400
     assert (

@@ -4,7 +4,6 @@ should.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -27,6 +26,7 @@ from ridgeway.simulations.bench.measuring import Row, runs_in_turns, spread_of
 from ridgeway.simulations.bench.provenance import Machine, MachineWatch, command_words
 from ridgeway.simulations.bench.random_corpus import random_encoder
 from ridgeway.simulations.experiments.report import read_part
+from tests.support.corpora_on_disk import write_domains
 from tests.support.tiny import tiny_encoder
 
 IDLE = Machine(load=0.1, cores=2)
@@ -71,19 +71,12 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
     monkeypatch.setattr(command, "MachineWatch", watch_of(IDLE))
     monkeypatch.setattr(sums, "CPU_CASES", SMALL)
     save_encoder(tiny_encoder(), tmp_path / "encoder")
-    write_text(tmp_path / "text")
-    named = (
-        "--encoder",
-        f"dir:{tmp_path / 'encoder'}",
-        "--text",
-        str(tmp_path / "text"),
-    )
+    write_domains(tmp_path / "text", 30, 30)
+    folders = f"--text {tmp_path / 'text'} --out {tmp_path / 'out'}"
+    named = f"--encoder dir:{tmp_path / 'encoder'} {folders}".split()
 
     def call(name: str, *words: str) -> tuple[int, Rows]:
-        code = run(
-            typer.main.get_command(command.app),
-            [name, *words, *named, "--out", str(tmp_path / "out")],
-        )
+        code = run(typer.main.get_command(command.app), [name, *words, *named])
         part = read_part(tmp_path / "out" / f"{name}.json")
         if part is None:
             return code, {}
@@ -94,19 +87,6 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
         }
 
     return call
-
-
-def write_text(folder: Path) -> None:
-    """Two domains of a few lines."""
-    folder.mkdir()
-    for domain, letter in (("law", "a"), ("code", "b")):
-        for part in ("train", "test"):
-            lines = [
-                json.dumps({"text": f"{letter * 20} {number}."}) for number in range(30)
-            ]
-            (folder / f"{domain}.{part}.jsonl").write_text(
-                "\n".join(lines) + "\n", encoding="utf-8"
-            )
 
 
 # Aims
@@ -213,15 +193,7 @@ def test_a_benchmark_leaves_its_rows_and_where_they_come_from(
 
 
 def test_a_command_is_told_without_the_paths_of_a_machine() -> None:
-    words = [
-        "route",
-        "--text",
-        "/home/me/clm",
-        "--out",
-        "/tmp/x",
-        "--out=docs",
-        "--full",
-    ]
+    words = "route --text /home/me/clm --out /tmp/x --out=docs --full".split()
     assert command_words("m", words) == "python -m m route --text clm --full"
 
 
@@ -271,12 +243,12 @@ def test_every_benchmark_runs(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, name: str, rows: int
 ) -> None:
     """On a few numbers and little text: each row has a name and a figure."""
-    for place, sizes in (
+    for module, sizes in (
         (preparing, {"_ROUNDS": 1}),
         (masking, {"_ROUNDS": 1, "COHORTS": (3, 5)}),
     ):
         for word, value in sizes.items():
-            monkeypatch.setattr(place, word, value)
+            monkeypatch.setattr(module, word, value)
     monkeypatch.setattr(masking, "LARGE", 1000)
     monkeypatch.setattr(masking, "MIDDLE", 1000)
     monkeypatch.setattr(masking, "measured_apart", lambda *_: 16_000)

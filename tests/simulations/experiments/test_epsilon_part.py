@@ -28,5 +28,5 @@ def test_noise_tells_less_than_epsilon_allows_and_more_of_many_documents_than_of
     )
     for epsilon, what, once, *more in multiples.rows:
         assert once == pytest.approx(float(str(epsilon)), rel=1e-6)
-        assert sorted(map(float, map(str, more))) == [float(str(each)) for each in more]
+        assert sorted(map(float, map(str, more))) == [float(str(cell)) for cell in more]
         assert what in ("documents of one person", "rounds")

@@ -130,9 +130,9 @@ def test_a_part_has_the_tables_of_the_paper(folder: Path, tmp_path: Path) -> Non
         "IR3DE, k chosen on held-out text",
     } <= set(names)
     assert begun.column("who answers") == names
-    place = names.index("naive Bayes on token counts")
-    assert whole.column("rightly sent, %")[place] == 100.0
-    assert whole.column("mean")[place] == pytest.approx(100.0)
+    index = names.index("naive Bayes on token counts")
+    assert whole.column("rightly sent, %")[index] == 100.0
+    assert whole.column("mean")[index] == pytest.approx(100.0)
     means = dict(zip(chosen.column("who answers"), chosen.column("mean"), strict=True))
     assert means["Ridgeway: the expert of the likeliest domain"] == pytest.approx(100.0)
     assert (
@@ -169,7 +169,7 @@ def test_each_question_goes_to_the_model_that_is_good_at_its_category(
             {
                 "text": text,
                 "category": name,
-                "scores": {each: int(each == good) for each in ("large", "small")},
+                "scores": {model: int(model == good) for model in ("large", "small")},
             }
             for name, good in GOOD.items()
             for text in tiny_texts(name, 50)[texts]
@@ -193,8 +193,8 @@ def test_noise_on_scores_is_what_epsilon_asks_for() -> None:
     """
     counts = np.full((400, 9), 10_000)
     table = QualityTable(
-        tuple(f"d{place}" for place in range(400)),
-        tuple(f"e{place}" for place in range(9)),
+        tuple(f"d{index}" for index in range(400)),
+        tuple(f"e{index}" for index in range(9)),
         counts * SCORE_UNIT // 2,
         counts,
     )

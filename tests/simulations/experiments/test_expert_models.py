@@ -89,9 +89,9 @@ def test_a_model_is_what_its_file_means(kind: str, tmp_path: Path) -> None:
         state["model.layers.0.self_attn.v_proj.weight"], meant["blk.0.attn_v"]
     )
     rows = [
-        head * 16 + half * 8 + place
+        head * 16 + half * 8 + index
         for head in range(HEADS)
-        for place in range(8)
+        for index in range(8)
         for half in (0, 1)
     ]
     assert np.array_equal(

@@ -91,7 +91,7 @@ def test_every_token_is_predicted_once(
     known = [
         shared_tokenizer(tiny_definition()).encode(text).tolist() for text in texts
     ]
-    ends = [place for place, number in enumerate(stream) if number == END]
+    ends = [index for index, number in enumerate(stream) if number == END]
     runs = [stream[begin + 1 : end] for begin, end in itertools.pairwise(ends)]
     assert all(run in known for run in runs)
     firsts = [known.index(run) for run in runs[: len(known)]]
@@ -131,17 +131,17 @@ def likelihoods(draw: st.DrawFn) -> Likelihoods:
     return Likelihoods(DOMAINS, (BASE, *DOMAINS, MERGED), costs, tokens)
 
 
-@given(found=likelihoods(), place=st.integers(0, 2))
+@given(found=likelihoods(), index=st.integers(0, 2))
 def test_a_router_that_always_says_the_same_is_that_expert(
-    found: Likelihoods, place: int
+    found: Likelihoods, index: int
 ) -> None:
     """Routing everything to one expert gives that expert's perplexities; its own domain's are
     100.
     """
-    sent = {name: [place] * len(found.costs[name]) for name in DOMAINS}
-    alone = [found.perplexity(name, DOMAINS[place]) for name in DOMAINS]
+    sent = {name: [index] * len(found.costs[name]) for name in DOMAINS}
+    alone = [found.perplexity(name, DOMAINS[index]) for name in DOMAINS]
     assert routed_perplexities(found, sent) == pytest.approx(alone)
-    assert found.normalised(DOMAINS[place], alone[place]) == pytest.approx(100)
+    assert found.normalised(DOMAINS[index], alone[index]) == pytest.approx(100)
 
 
 @given(found=likelihoods(), seed=st.integers(0, 99))

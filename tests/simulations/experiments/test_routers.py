@@ -77,10 +77,10 @@ def test_test_texts_do_not_help_to_choose(name: str, plan: ExperimentPlan) -> No
     named = [
         {
             row.name: row.variant
-            for row in learn(each, name).rows
+            for row in learn(shown_plan, name).rows
             if "on the test" not in row.name
         }
-        for each in (plan, other)
+        for shown_plan in (plan, other)
     ]
     assert named[0] == named[1]
 

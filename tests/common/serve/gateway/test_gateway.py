@@ -456,8 +456,8 @@ def test_embeddings_go_to_the_model_that_makes_them(cast: GatewayMaker) -> None:
         assert not any(expert.asked for expert in play.experts.values())
     with cast(f'{FALLBACK}\nembeddings = "law"', embedding_model="vectors") as play:
         for given in ("hello", ["hello", "hello"], [1, 2, 3]):
-            asked: Any = {"model": "auto", "input": given}
-            assert play.local.post("/v1/embeddings", asked).status_code == 200
+            body = {"model": "auto", "input": given}
+            assert play.local.post("/v1/embeddings", body).status_code == 200
             assert sent(play.experts["law"])["model"] == "vectors"
         assert play.experts["law"].last().path == "/v1/embeddings"
         assert len(play.experts["law"].asked) == 3
