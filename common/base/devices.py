@@ -41,7 +41,8 @@ def missed() -> str | None:
     nothing is missed.
     """
     names, reason = _seen()
-    return None if names or not _any(DRIVERS) else f"NVIDIA driver found, but {reason}"
+    is_there = any(path.exists() for path in DRIVERS)
+    return f"NVIDIA driver found, but {reason}" if is_there and not names else None
 
 
 def chosen(device: str) -> tuple[str, ...]:
@@ -104,7 +105,7 @@ def halving(make: Callable[[int], Made], size: int, least: int) -> Made:
 
 def _seen() -> tuple[list[str], str]:
     """The GPUs, and the reason if there are none."""
-    if not _any(DRIVERS + POSSIBLE_DRIVERS):
+    if not any(path.exists() for path in DRIVERS + POSSIBLE_DRIVERS):
         return [], "no NVIDIA driver found on this machine"
     if importlib.util.find_spec("torch") is None:
         return [], f"torch is not installed; {INSTALL}"
@@ -123,7 +124,3 @@ def _seen() -> tuple[list[str], str]:
     cause = f" ({first_line(warned[0].message)})" if warned else ""
     names = [f"cuda:{number}" for number in range(count)]
     return names, f"torch {torch.__version__} finds no usable GPU{cause}"
-
-
-def _any(paths: tuple[Path, ...]) -> bool:
-    return any(path.exists() for path in paths)

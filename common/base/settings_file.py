@@ -20,7 +20,7 @@ from ridgeway.common.base.settings import SAMPLING, Sampling
 _Model = TypeVar("_Model", bound=BaseModel)
 
 KNOWN = {
-    "extra_forbidden": ("unknown setting; check its spelling, or remove it"),
+    "extra_forbidden": "unknown setting; check its spelling, or remove it",
     "missing": "missing; add it",
 }
 """What is said in our own words."""

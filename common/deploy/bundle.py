@@ -218,20 +218,18 @@ def bundle_changes(
     """
     changes = []
     for name in sorted({*old, *new}):
-        before = old.get(name)
-        after = new.get(name)
-        if before == after:
+        if old.get(name) == new.get(name):
             continue
         change = "changed"
-        if before is None:
+        if name not in old:
             change = "added"
-        elif after is None:
+        elif name not in new:
             change = "removed"
-        lines = ((before or b"").splitlines(), (after or b"").splitlines())
-        matcher = SequenceMatcher(None, *lines, autojunk=False)
+        before, after = (files.get(name, b"").splitlines() for files in (old, new))
+        matcher = SequenceMatcher(None, before, after, autojunk=False)
         same = sum(block.size for block in matcher.get_matching_blocks())
-        digest = "" if after is None else bundle_sha256(after)
-        removed, added = (len(side) - same for side in lines)
+        digest = bundle_sha256(new[name]) if name in new else ""
+        added, removed = len(after) - same, len(before) - same
         changes.append(FileChange(change, name, added, removed, digest))
     return changes
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 
 from pydantic import Field, model_validator
@@ -117,9 +117,7 @@ class Cohort(Record):
         keys = [member.key for member in self.members]
         if len(set(keys)) != len(keys):
             raise ValueError("duplicate holder in the cohort")
-        if list(self.members) != sorted(
-            self.members, key=lambda member: (member.domain, member.key)
-        ):
+        if self.members != _sorted_members(self.members):
             raise ValueError("the members are not in their order")
         return self
 
@@ -154,6 +152,9 @@ class Cohort(Record):
 
 def form_cohort(terms: Terms, domains: Mapping[str, str]) -> Cohort:
     """The cohort of these holders. domains: each holder's domain, by its key."""
-    members = [Member(key=key, domain=domain) for key, domain in domains.items()]
-    in_order = sorted(members, key=lambda member: (member.domain, member.key))
-    return Cohort(terms=terms, members=tuple(in_order))
+    members = (Member(key=key, domain=domain) for key, domain in domains.items())
+    return Cohort(terms=terms, members=_sorted_members(members))
+
+
+def _sorted_members(members: Iterable[Member]) -> tuple[Member, ...]:
+    return tuple(sorted(members, key=lambda member: (member.domain, member.key)))

@@ -150,27 +150,25 @@ def test_a_key_of_another_kind_is_refused(tmp_path: Path) -> None:
         load_identity(tmp_path / "key")
 
 
-def test_a_public_key_may_be_given_in_any_way(tmp_path: Path) -> None:
-    """Digits in either case, with space around them, or a file that holds them."""
-    (tmp_path / "key.pub").write_text(f"\n{PUBLIC.upper()} \n", encoding="utf-8")
+def test_a_public_key_may_be_given_in_any_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Digits in either case, with space around them, or a file that holds them, though its path
+    happens to have 64 characters.
+    """
+    monkeypatch.chdir(tmp_path)
+    long = "coordinator.pub".rjust(64, "k")
+    for name in ("key.pub", long):
+        Path(name).write_text(f"\n{PUBLIC.upper()} \n", encoding="utf-8")
     for words in (
         PUBLIC,
         PUBLIC.upper(),
         f"  {PUBLIC}\n",
         str(tmp_path / "key.pub"),
         f" {tmp_path / 'key.pub'}\n",
+        long,
     ):
         assert public_key(words) == PUBLIC
-
-
-def test_a_path_as_long_as_a_key_is_still_a_path(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A file whose path happens to have 64 characters is read like any other."""
-    monkeypatch.chdir(tmp_path)
-    name = "coordinator.pub".rjust(64, "k")
-    Path(name).write_text(PUBLIC, encoding="utf-8")
-    assert public_key(name) == PUBLIC
 
 
 @pytest.mark.parametrize(

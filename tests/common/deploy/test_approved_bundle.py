@@ -73,17 +73,19 @@ class FlowerStandIn:
             fab_version=self.fab_version,
             fab_hash=self.said_hash,
         )
-        fab = SimpleNamespace(content=self.content, hash_str=self.said_hash)
         made.__dict__.update(
-            pull_task_input=lambda client: ("message", "context", run, fab),
+            pull_task_input=lambda client: ("message", "context", run, self.bundle()),
             run_from_proto=lambda client: run,
-            fab_from_proto=lambda client: fab,
+            fab_from_proto=lambda client: self.bundle(),
             run_=lambda message, context: self.load()(message, context),
             install_from_fab=lambda content, skip_prompt: self.done.append("unpacked"),
             get_load_client_app_fn=lambda **named: self.load,
         )
         exec(RUN[self.task], made.__dict__)
         return made
+
+    def bundle(self) -> SimpleNamespace:
+        return SimpleNamespace(content=self.content, hash_str=self.said_hash)
 
     def load(self, *identity: str) -> Callable[..., Any]:
         self.done.append("imported")
