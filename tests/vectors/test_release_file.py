@@ -615,13 +615,6 @@ def test_a_release_that_cannot_be_written_leaves_the_old_one(release: Path) -> N
     """Facts that JSON cannot hold are an error before anything is touched."""
     before = contents(release)
     with pytest.raises(ValueError, match="not JSON compliant"):
-        save_release(
-            release,
-            {"loss": float("nan")},
-            WEIGHTS,
-            fixed_table(),
-            tiny_definition(),
-            fixed_identity(),
-        )
+        write(release, {"loss": float("nan")})
     assert contents(release) == before
     assert list(release.parent.iterdir()) == [release]
