@@ -263,7 +263,7 @@ class Ridge:
     def __post_init__(self) -> None:
         if not 0 < self.value < float("inf"):
             raise InputError(
-                f"ridge λ must be positive, not {self.value:g}; the default is 0.001"
+                f"ridge λ must be positive, not {self.value:g}; the default is 0.01"
             )
 
 

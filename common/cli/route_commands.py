@@ -598,15 +598,8 @@ def list_encoders(json: Json = False) -> None:
     from ridgeway.common.encoding.encoder_sources import SOURCES, cached_encoders
 
     cards = cached_encoders()
-    rows = [
-        [
-            card["name"],
-            card["rows"],
-            card["width"],
-            card["fingerprint"],
-        ]
-        for card in cards
-    ]
+    columns = ("name", "rows", "width", "fingerprint")
+    rows = [[card[column] for column in columns] for card in cards]
     headings = ["converted", "tokens", "width", "fingerprint"]
     show(
         {"sources": SOURCES, "converted": cards},

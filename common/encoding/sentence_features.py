@@ -83,22 +83,11 @@ class SentenceFeatures:
 
     def texts(self, ids: Ids, pieces: Pieces) -> list[str]:
         """The text of each piece of a row of ids."""
-        starts = self.spelling.starts
-        letters = self.spelling.letters
-        texts = []
-        for begin, end in zip(
-            pieces.begins.tolist(), pieces.ends.tolist(), strict=True
-        ):
-            piece = ids[begin:end]
-            spelt = [
-                letters[first:last]
-                for first, last in zip(
-                    starts[piece].tolist(), starts[piece + 1].tolist(), strict=True
-                )
-            ]
-            joined = np.concatenate(spelt) if spelt else letters[:0]
-            texts.append(joined.tobytes().decode(errors="replace"))
-        return texts
+        bounds = zip(pieces.begins.tolist(), pieces.ends.tolist(), strict=True)
+        return [
+            b"".join(self.spelling.spelt(ids[begin:end])).decode(errors="replace")
+            for begin, end in bounds
+        ]
 
     def read(self, ids: Ids, pieces: Pieces) -> tuple[Ids, _Integers]:
         """The sentence encoder's own ids of each piece in one row, and how many each has."""

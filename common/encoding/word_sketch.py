@@ -43,6 +43,13 @@ class Spelling:
     letters: NDArray[np.uint8]
     starts: _Integers
 
+    def spelt(self, ids: Ids) -> list[bytes]:
+        """The bytes of each of these tokens."""
+        bounds = zip(
+            self.starts[ids].tolist(), self.starts[ids + 1].tolist(), strict=True
+        )
+        return [self.letters[first:last].tobytes() for first, last in bounds]
+
 
 class Grams(NamedTuple):
     """Runs of letters in a row of ids. owners: the place of the id that each ends in; signs: +1 or
@@ -72,12 +79,7 @@ class WordSketch:
 
     def of_tokens(self, ids: Ids) -> WordSketch:
         """The same sketch over these tokens alone, in their order."""
-        starts = self.spelling.starts
-        spelt = [
-            self.spelling.letters[starts[number] : starts[number + 1]].tobytes()
-            for number in ids.tolist()
-        ]
-        return WordSketch(self.options, spelling_of(spelt))
+        return WordSketch(self.options, spelling_of(self.spelling.spelt(ids)))
 
     def grams(self, ids: Ids, bounds: _Integers) -> Grams:
         """The runs of letters in windows of a row of ids; no word goes beyond its window."""

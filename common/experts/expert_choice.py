@@ -74,24 +74,20 @@ class ExpertChooser:
             self.names = tuple(
                 name
                 for name in experts.experts
-                if any(name in each for each in self._servers.values())
+                if any(name in servers for servers in self._servers.values())
             )
-            self._known = np.array(
+            served = np.array(
                 [
-                    [name in self._servers[domain] for name in self.names]
+                    [self._servers[domain].get(name, np.nan) for name in self.names]
                     for domain in domains
                 ]
             )
-            quality = np.array(
-                [
-                    [self._servers[domain].get(name, 0.0) for name in self.names]
-                    for domain in domains
-                ]
-            )
+            self._known = ~np.isnan(served)
+            quality = np.where(self._known, served, 0.0)
         chosen = [experts.experts[name] for name in self.names]
-        self._factors = np.array([each.quality for each in chosen])
+        self._factors = np.array([expert.quality for expert in chosen])
         self.quality = quality * self._factors
-        self._costs = experts.mu * np.array([each.cost for each in chosen])
+        self._costs = experts.mu * np.array([expert.cost for expert in chosen])
 
     @classmethod
     def load(cls, path: str | Path, router: Router) -> ExpertChooser:
@@ -124,12 +120,12 @@ class ExpertChooser:
         expected: list[float] = summed.tolist()
         worth: list[float] = (summed - self._costs).tolist()
         most = max(worth)
-        equals = [index for index, each in enumerate(worth) if each == most]
+        equals = [index for index, value in enumerate(worth) if value == most]
         servers = self._servers[decision.best]
         if len(equals) > 1:
             known = np.add.reduce(chances * self._known, 0).tolist()
             index = max(
-                equals, key=lambda each: (known[each], self.names[each] in servers)
+                equals, key=lambda index: (known[index], self.names[index] in servers)
             )
         else:
             [index] = equals
@@ -141,7 +137,7 @@ class ExpertChooser:
                 name, reason, expected[index] / factor if factor else None
             )
         if name not in servers or expected[index] < max(
-            expected[self.names.index(each)] for each in servers
+            expected[self.names.index(server)] for server in servers
         ):
             return ExpertChoice(name, "cost")
         return ExpertChoice(
@@ -156,9 +152,9 @@ class ExpertChooser:
     def of_domain(self, domain: str) -> list[str]:
         """The experts that serve a domain, the worthiest first."""
         losses = {
-            name: self._experts.mu * each.cost - served[domain] * each.quality
-            for name, each in self._experts.experts.items()
-            if domain in (served := each.serves(name))
+            name: self._experts.mu * expert.cost - served[domain] * expert.quality
+            for name, expert in self._experts.experts.items()
+            if domain in (served := expert.serves(name))
         }
         return sorted(losses, key=losses.__getitem__)
 

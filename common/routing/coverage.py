@@ -103,9 +103,9 @@ def at(outcomes: Outcomes, threshold: float) -> Point:
     return Point(threshold, coverage, accuracy, low, high, int(answered.sum()))
 
 
-def curve(outcomes: Outcomes, thresholds: Sequence[float] = _THRESHOLDS) -> list[Point]:
+def curve(outcomes: Outcomes) -> list[Point]:
     """Law: coverage falls, or stays, as the threshold rises; at 0 all is answered."""
-    return [at(outcomes, threshold) for threshold in thresholds]
+    return [at(outcomes, threshold) for threshold in _THRESHOLDS]
 
 
 def proposal(

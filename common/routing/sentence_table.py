@@ -21,7 +21,7 @@ from ridgeway.common.routing.token_table import (
     Lengths,
     TokenTable,
     compile_table,
-    of_logits,
+    of_rows,
     step_for,
 )
 from ridgeway.common.routing.word_table import WordTable, compile_words
@@ -106,7 +106,7 @@ class SentenceTable:
         table, positions = self.tokens.read(ids, lengths)
         rows = table.sums.take(positions, axis=0)
         rows += np.repeat(self.sentence_logits(ids, lengths), lengths, axis=0)
-        return _table_of(rows, self.step), np.arange(len(ids), dtype=np.int32)
+        return of_rows(rows, self.step)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """What a release keeps of it."""
@@ -195,7 +195,7 @@ class Cascade:
             chosen = np.repeat(unsure, lengths)
             full, read_at = self.sentences.read(ids[chosen], lengths[unsure])
             rows[chosen] = full.sums.take(read_at, axis=0)
-        return _table_of(rows, self.step), np.arange(len(ids), dtype=np.int32)
+        return of_rows(rows, self.step)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """What a release keeps of it; the spelling of tokens once."""
@@ -220,13 +220,6 @@ class Cascade:
     def to_json(self) -> dict[str, Any]:
         """As it stands in a manifest."""
         return {"margin": self.margin, "bits": self.sentences.bits}
-
-
-def _table_of(rows: NDArray[np.int64], step: float) -> TokenTable:
-    """A table of these rows, and one of zeros if there is none."""
-    if not len(rows):
-        rows = np.zeros((1, rows.shape[1]), dtype=np.int64)
-    return of_logits(rows.astype(np.int32), step)
 
 
 # Compiling

@@ -190,6 +190,14 @@ def of_logits(logits: NDArray[np.int32], step: float) -> TokenTable:
     return TokenTable(logits, step, _entropies(logits, step))
 
 
+def of_rows(rows: NDArray[np.int64], step: float) -> tuple[TokenTable, Ids]:
+    """A table of these very rows, one of zeros if there is none, and the position of each in it."""
+    positions = np.arange(len(rows), dtype=np.int32)
+    if not len(rows):
+        rows = np.zeros((1, rows.shape[1]), dtype=np.int64)
+    return of_logits(rows.astype(np.int32), step), positions
+
+
 def sums_in_memory(sums: bytearray, domains: int) -> NDArray[np.int64]:
     """N×C, the sums that the compiled module has written."""
     return np.frombuffer(sums, dtype=np.int64).reshape(-1, domains)

@@ -26,7 +26,7 @@ from ridgeway.common.routing.token_table import (
     exact_logits,
     in_steps,
     largest,
-    of_logits,
+    of_rows,
     step_for,
     sums_by_reading,
     sums_in_memory,
@@ -153,14 +153,12 @@ class WordTable:
         places in it.
         """
         ends = np.cumsum(lengths)
-        rows = [
+        rows = [np.zeros((0, self.domains), dtype=np.int64)]
+        rows += [
             self._rows(ids[first:last], ends - first)
             for first, last in self._cuts(ids, ends)
         ]
-        rows = rows or [np.zeros((1, self.domains), dtype=np.int64)]
-        return of_logits(np.concatenate(rows).astype(np.int32), self.step), np.arange(
-            len(ids), dtype=np.int32
-        )
+        return of_rows(np.concatenate(rows), self.step)
 
     def _cuts(self, ids: Ids, ends: NDArray[np.int64]) -> list[tuple[int, int]]:
         """Where a long row of tokens can be cut without cutting a word, so that memory is

@@ -279,13 +279,6 @@ def test_the_order_of_tokens_does_not_matter(
     assert router.route("".join(shuffled)) == router.route("".join(letters))
 
 
-@given(router=routers(), text=texts, place=st.integers(0, 12))
-def test_special_tokens_change_nothing(router: Router, text: str, place: int) -> None:
-    """A special token that stands in a prompt is dropped, not counted."""
-    plain = text.replace(SPECIAL, "")
-    assert router.route(plain[:place] + SPECIAL + plain[place:]) == router.route(plain)
-
-
 def test_a_gap_in_the_vocabulary_drops_no_token() -> None:
     """Ids above the vocabulary's size are not special: a tokenizer may leave ids unused."""
     definition = json.loads(tiny_definition())
@@ -296,22 +289,6 @@ def test_a_gap_in_the_vocabulary_drops_no_token() -> None:
     assert tokenizer.rows == 11
     assert tokenizer.encode(f"b{SPECIAL}b").tolist() == [10, 10]
     assert (ids.tolist(), lengths.tolist()) == ([10, 10, 10], [2, 1])
-
-
-def test_a_prompt_without_tokens_goes_to_the_first_domain_with_even_chances() -> None:
-    """Nothing is said, so nothing is known: every score is 1/C."""
-    for selector in SELECTORS:
-        router = letter_router(TOKENIZER, {"a": (1, 2, 3)}, ("x", "y", "z"), selector)
-        for prompt in ("", SPECIAL, SPECIAL * 3):
-            expected = Decision(
-                "x",
-                1 / 3,
-                dict.fromkeys("xyz", 1 / 3),
-                abstained=False,
-                best="x",
-                tokens=0,
-            )
-            assert router.route(prompt) == router.route_many([prompt])[0] == expected
 
 
 # The compiled table
@@ -367,16 +344,6 @@ def test_weights_of_another_width_are_refused() -> None:
     """Weights of one encoder are not laid over the table of another."""
     with pytest.raises(ShapeMismatch, match="width 5"):
         compile_table(np.ones((3, 5), dtype=np.int16), 1.0, np.ones((5, 2)))
-
-
-def test_a_token_of_even_logits_has_the_entropy_of_a_fair_die() -> None:
-    """Entropy is in nats: log C where nothing is known, none where one domain takes all."""
-    compiled = compile_table(
-        np.array([[0], [4096]], dtype=np.int16),
-        1.0,
-        np.array([[9.0, 0.0, 0.0], [0.0, 0.0, 0.0]]),
-    )
-    assert compiled.entropies.tolist() == pytest.approx([math.log(3), 0.0], abs=1e-6)
 
 
 # Explanations

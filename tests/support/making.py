@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,16 +19,25 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from ridgeway.client.sums.accumulate import accumulators
 from ridgeway.common.base.errors import Refused
 from ridgeway.common.base.files import canonical_json
 from ridgeway.common.base.identity import Identity
-from ridgeway.common.base.settings import FEATURE_LIMIT, Confidence, Sampling, Selector
+from ridgeway.common.base.settings import (
+    FEATURE_LIMIT,
+    Confidence,
+    Ridge,
+    Sampling,
+    Selector,
+)
 from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.encoding.tokenizer import Tokenizer
 from ridgeway.common.routing.router import Router
+from ridgeway.common.routing.sentence_table import compile_router
 from ridgeway.common.routing.token_table import TokenTable
 from ridgeway.common.statistics.statistics_file import Prepared
 from ridgeway.common.statistics.sums import Integers, Statistics
+from ridgeway.coordinator.solving.solve import solve_router
 from tests.support.tiny import LETTERS
 
 
@@ -57,6 +66,27 @@ def statistics_of(
     answers = np.zeros((len(samples), domains), dtype=np.int64)
     answers[np.arange(len(samples)), np.array(labels, dtype=np.int64)] = 1
     return Statistics(samples.T @ samples, samples.T @ answers)
+
+
+def total_of(
+    encoder: TableEncoder, texts: Iterable[Sequence[str]], sampling: Sampling
+) -> Statistics:
+    """The sums over the texts of several domains."""
+    grams = []
+    for domain in texts:
+        sums = accumulators(encoder.table, sampling, encoder.words, encoder.sentences)()
+        sums.add(*encoder.tokenizer.encode_many(domain))
+        grams.append(sums.statistics(sums.state()).gram)
+    cross = np.stack([gram[:, -1] for gram in grams], axis=1)
+    return Statistics(np.sum(grams, axis=0), cross)
+
+
+def solved_router(
+    encoder: TableEncoder, domains: Iterable[str], total: Statistics
+) -> Router:
+    """The router of a total, as usual."""
+    compiled = compile_router(encoder, solve_router(total, encoder, Ridge()).weights)
+    return Router(tuple(domains), compiled, encoder.tokenizer, Selector())
 
 
 def one_domain(samples: Integers) -> Statistics:

@@ -15,9 +15,7 @@ from hypothesis import strategies as st
 
 from ridgeway.common.encoding.mistyped_text import (
     _NAME,
-    LEAST_PERCENT,
     MISTYPED_CHARACTERS,
-    MOST_PERCENT,
     mistyped,
     with_mistyped_copies,
 )
@@ -81,27 +79,3 @@ def test_copies_are_the_rule_s_whatever_stands_beside_them(given: list[str]) -> 
 def test_copies_are_those_of_every_machine(vector: dict[str, str]) -> None:
     """Two holders of one text have the same samples of it, also years from now."""
     assert mistyped([vector["text"]]) == [vector["copy"]]
-
-
-def test_about_as_many_characters_are_wrong_as_are_said_to_be() -> None:
-    """Between the least and the most, and a quarter of the texts in capitals."""
-    given = [
-        f"{number} " + "the quick brown fox jumps over the lazy dog " * 6
-        for number in range(400)
-    ]
-    copies = mistyped(given)
-    assert (
-        0.15
-        < sum("THE" in copy or "FOX" in copy for copy in copies) / len(copies)
-        < 0.35
-    )
-    shares = [
-        100 * abs(len(copy) - MISTYPED_CHARACTERS) / MISTYPED_CHARACTERS
-        for copy in copies
-    ]
-    assert max(shares) < MOST_PERCENT
-    kept = sum(
-        text[:MISTYPED_CHARACTERS] == copy
-        for text, copy in zip(given, copies, strict=True)
-    )
-    assert kept < len(given) * 0.01 * LEAST_PERCENT

@@ -22,7 +22,6 @@ from ridgeway.common.encoding import sentence_encoder, sentence_source
 from ridgeway.common.encoding.sentence_encoder import (
     USE_FINGERPRINT,
     UseEncoder,
-    find_sentence_encoder,
     find_use,
 )
 from ridgeway.common.encoding.sentence_network import (
@@ -127,11 +126,6 @@ def test_a_text_without_tokens_has_the_zero_vector(sentences: UseEncoder) -> Non
     assert vectors[1].any()
 
 
-def test_no_texts_have_no_vectors(sentences: UseEncoder) -> None:
-    ids, lengths = sentences.encode_many([])
-    assert sentences.vectors(ids, lengths).shape == (0, SENTENCE_WIDTH)
-
-
 def test_an_overlong_text_is_cut(sentences: UseEncoder) -> None:
     """After its first tokens, whether the tokenizer's caller cuts it or not."""
     text = TEXTS["overlong"]
@@ -198,11 +192,6 @@ def test_a_damaged_cache_is_made_again(
         sentence_encoder, "use_files", lambda: pytest.fail("the cache was not used")
     )
     assert find_use().fingerprint == USE_FINGERPRINT
-
-
-def test_another_source_is_refused() -> None:
-    with pytest.raises(EncoderError, match="there is no sentence encoder 'other'"):
-        find_sentence_encoder("other")
 
 
 def test_the_wheels_code_is_not_imported(sentences_cache: Path) -> None:

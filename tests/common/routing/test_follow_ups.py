@@ -15,16 +15,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ridgeway.client.sums.accumulate import accumulators
-from ridgeway.common.base.settings import Ridge, Sampling, Selector
+from ridgeway.common.base.settings import Sampling
 from ridgeway.common.encoding.sentence_encoder import SentenceEncoder
 from ridgeway.common.encoding.table_encoder import TableEncoder, with_sentences
 from ridgeway.common.routing.decision import Decision
 from ridgeway.common.routing.follow_ups import evidence_to_leave
 from ridgeway.common.routing.router import Router
-from ridgeway.common.routing.sentence_table import compile_router
-from ridgeway.common.statistics.sums import Integers, Statistics
-from ridgeway.coordinator.solving.solve import solve_router
+from tests.support.making import solved_router, total_of
 from tests.support.serving import release_of
 
 TURNS = Path(__file__).parents[2] / "data" / "turns.jsonl"
@@ -54,22 +51,11 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Router:
 def questions(smollm2: TableEncoder, sentences: SentenceEncoder) -> Router:
     """A router that reads sentences, made of the questions of the part `choosing`."""
     encoder = with_sentences(smollm2, sentences)
-    sampling = Sampling(8, stride=8)
-
-    def gram(texts: list[str]) -> Integers:
-        sums = accumulators(encoder.table, sampling, None, encoder.sentences)()
-        sums.add(*encoder.tokenizer.encode_many(texts))
-        return sums.statistics(sums.state()).gram
-
     known = {
         topic: texts for topic, texts in turns("choosing").items() if topic is not None
     }
-    grams = [gram(texts) for texts in known.values()]
-    total = Statistics(
-        np.sum(grams, axis=0), np.stack([each[:, -1] for each in grams], axis=1)
-    )
-    compiled = compile_router(encoder, solve_router(total, encoder, Ridge()).weights)
-    return Router(tuple(known), compiled, encoder.tokenizer, Selector())
+    total = total_of(encoder, known.values(), Sampling(8, stride=8))
+    return solved_router(encoder, known, total)
 
 
 def test_follow_ups_stay_and_new_topics_are_followed_in_five_languages(

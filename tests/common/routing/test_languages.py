@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pytest
 
-from ridgeway.client.sums.accumulate import accumulators
-from ridgeway.common.base.settings import DEFAULT, Confidence, WordFeatures
+from ridgeway.common.base.settings import WordFeatures
 from ridgeway.common.encoding.sentence_encoder import UseEncoder
 from ridgeway.common.encoding.table_encoder import (
     TableEncoder,
@@ -17,39 +16,17 @@ from ridgeway.common.encoding.table_encoder import (
     with_words,
 )
 from ridgeway.common.routing.router import Router
-from ridgeway.common.routing.sentence_table import compile_router
-from ridgeway.common.statistics.sums import Integers, Statistics
-from ridgeway.coordinator.solving.solve import solve_router
 from tests.support.languages import PROMPTS, TRAINING
+from tests.support.making import solved_router, total_of
 
 
 @pytest.fixture(scope="module")
 def router(smollm2: TableEncoder, sentences: UseEncoder) -> Router:
     encoder = with_sentences(with_words(smollm2, WordFeatures()), sentences)
-    return learnt(encoder, TRAINING)
-
-
-def learnt(encoder: TableEncoder, training: Mapping[str, Sequence[str]]) -> Router:
-    grams = [summed(encoder, texts) for texts in training.values()]
-    total = Statistics(
-        np.sum(grams, axis=0), np.stack([gram[:, -1] for gram in grams], axis=1)
-    )
-    weights = solve_router(total, encoder, DEFAULT.ridge).weights
-    compiled = compile_router(encoder, weights)
-    return Router(
-        tuple(training), compiled, encoder.tokenizer, DEFAULT.selector, Confidence()
-    )
-
-
-def summed(encoder: TableEncoder, texts: Sequence[str]) -> Integers:
-    sums = accumulators(
-        encoder.table, usual_sampling(encoder), encoder.words, encoder.sentences
-    )()
-    ids, lengths = encoder.tokenizer.encode_many(
-        list(texts) * 2
-    )  # with copies that are not mistyped
-    sums.add(ids, lengths)
-    return sums.statistics(sums.state()).gram
+    # with copies that are not mistyped
+    texts = [[*texts, *texts] for texts in TRAINING.values()]
+    total = total_of(encoder, texts, usual_sampling(encoder))
+    return solved_router(encoder, TRAINING, total)
 
 
 def share_right(router: Router, prompts: Mapping[str, Sequence[str]]) -> float:

@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ridgeway.client.sums.accumulate import accumulators
 from ridgeway.common.base.errors import EncoderError, FormatError, ReleaseError
 from ridgeway.common.base.identity import create_identity
 from ridgeway.common.base.settings import (
@@ -54,8 +53,9 @@ from ridgeway.common.routing.sentence_table import (
     compile_router,
     without_domain,
 )
-from ridgeway.common.statistics.sums import Integers, Statistics
+from ridgeway.common.statistics.sums import Statistics
 from ridgeway.coordinator.solving.solve import solve, solve_router
+from tests.support.making import solved_router, total_of
 from tests.support.tiny import tiny_encoder
 
 SAMPLING = Sampling(4, stride=8, units=5, opening=3)
@@ -94,22 +94,12 @@ def encoder(request: pytest.FixtureRequest, sentences: UseEncoder) -> TableEncod
 
 @pytest.fixture(scope="module")
 def total(encoder: TableEncoder) -> Statistics:
-    grams = [summed(encoder, texts) for texts in TEXTS.values()]
-    cross = np.stack([gram[:, -1] for gram in grams], axis=1)
-    return Statistics(np.sum(grams, axis=0), cross)
+    return total_of(encoder, TEXTS.values(), SAMPLING)
 
 
 @pytest.fixture(scope="module")
 def router(encoder: TableEncoder, total: Statistics) -> Router:
-    weights = solve_router(total, encoder, Ridge()).weights
-    compiled = compile_router(encoder, weights)
-    return Router(tuple(TEXTS), compiled, encoder.tokenizer, Selector())
-
-
-def summed(encoder: TableEncoder, texts: list[str]) -> Integers:
-    sums = accumulators(encoder.table, SAMPLING, encoder.words, encoder.sentences)()
-    sums.add(*encoder.tokenizer.encode_many(texts))
-    return sums.statistics(sums.state()).gram
+    return solved_router(encoder, TEXTS, total)
 
 
 def of(router: Router, margin: float) -> Router:
