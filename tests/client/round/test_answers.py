@@ -250,7 +250,6 @@ def test_one_holder_under_two_keys_is_no_cohort_of_two(
     ("request_of", "blobs", "code"),
     [
         (lambda h, t: Here(), (), "malformed"),
-        (lambda h, t: Refusal(code="x", reason=""), (), "malformed"),
         (
             lambda h, t: Announce(terms=t.model_copy(update={"encoder": "0" * 64})),
             (),
