@@ -343,7 +343,7 @@ def test_a12_time_bomb(tmp_path: Path, names: Iterator[str]) -> None:
 
 
 REQUEST_FIELDS = {
-    "hello": {"cohort", "handovers", "heard"},
+    "hello": set[str](),
     "announce": {"terms", "handovers", "heard"},
     "collect": {"cohort"},
     "share": {"cohort", "agreement"},
