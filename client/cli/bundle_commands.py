@@ -15,11 +15,11 @@ from ridgeway.client.deploy.notices import (
     announced_bundle,
     gate_of,
     kept_notice,
-    listed_files,
     unapproved,
 )
 from ridgeway.client.round.holder import Holder
 from ridgeway.common.base.errors import InputError
+from ridgeway.common.base.files import sha256
 from ridgeway.common.cli.options import Json, argument, option
 from ridgeway.common.cli.terminal import TextTable, count, show
 from ridgeway.common.deploy.bundle import (
@@ -62,8 +62,11 @@ def bundle(
         write_files(out, files)
     if holder and approved is False:
         holder.journal.append((SHOWN_BUNDLE, {"bundle": digest}))
-    listed = listed_files(files)
-    lines = sum(file["lines"] for file in listed)
+    listed = [
+        {"name": name, "lines": content.count(b"\n"), "sha256": sha256(content)}
+        for name, content in files.items()
+    ]
+    lines = sum(content.count(b"\n") for content in files.values())
     rows = [
         [file.change, file.name, f"+{file.added}", f"-{file.removed}", file.sha256]
         for file in changes

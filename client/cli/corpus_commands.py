@@ -18,6 +18,7 @@ from ridgeway.client.cli.holder_commands import (
     ready,
     releases,
     renew,
+    watched,
 )
 from ridgeway.client.cli.init_command import init
 from ridgeway.client.cli.roster_commands import confirm, members
@@ -28,11 +29,9 @@ from ridgeway.client.sums.corpus_places import is_url
 from ridgeway.client.sums.part_store import part_numbers
 from ridgeway.client.sums.prepare import (
     Engine,
-    Interrupted,
     PrepareJob,
     PrepareOutcome,
     PrepareReport,
-    Watch,
     sum_part,
 )
 from ridgeway.client.sums.prepare import prepare as sum_up
@@ -62,11 +61,9 @@ from ridgeway.common.cli.terminal import (
     TextTable,
     command_group,
     count,
-    progress_bar,
     show,
     size,
     step,
-    stop_on_signal,
 )
 from ridgeway.common.encoding.encoder_sources import find_encoder
 from ridgeway.common.encoding.table_encoder import TableEncoder, usual_sampling
@@ -161,36 +158,30 @@ def prepare(
     if why_not:
         step("slower", "no native module", why_not)
     broken = out.with_name(f"{out.name}.broken.txt")
+    again = "the same command without --fresh" if fresh else "the same command"
+    interrupted = f"interrupted; finished parts are kept, and {again} resumes"
     with (
         _summing(job, loaded, encoder, engine, address, device, threads) as (
             job,
             elsewhere,
             devices,
         ),
-        stop_on_signal() as stopped,
-        progress_bar(domain) as progress,
+        watched(domain, interrupted) as watch,
     ):
-        try:
-            watch = Watch(progress, stopped)
-            cache = cache_folder()
-            if numbers:
-                report = sum_part(job, loaded, cache, numbers, watch, elsewhere)
-                _report_part(report, numbers, devices, json)
-                return
-            outcome = sum_up(
-                job,
-                loaded,
-                cache,
-                watch,
-                fresh=fresh,
-                broken_list=broken,
-                engine=elsewhere,
-            )
-        except Interrupted:
-            again = "the same command without --fresh" if fresh else "the same command"
-            raise KeyboardInterrupt(
-                f"interrupted; finished parts are kept, and {again} resumes"
-            ) from None
+        cache = cache_folder()
+        if numbers:
+            report = sum_part(job, loaded, cache, numbers, watch, elsewhere)
+            _report_part(report, numbers, devices, json)
+            return
+        outcome = sum_up(
+            job,
+            loaded,
+            cache,
+            watch,
+            fresh=fresh,
+            broken_list=broken,
+            engine=elsewhere,
+        )
     save_prepared(outcome.prepared, out)
     _report(outcome, out, broken, devices, json)
 

@@ -61,6 +61,8 @@ EXACT_COST = (
     "exact sums cost ε = ∞: nothing bounds what a round reveals about a document"
 )
 
+NO_EPOCH = "interrupted; no epoch was opened; the same command resumes"
+
 HolderFolder = Annotated[Path, argument("The holder's folder.", "DIR")]
 
 
@@ -160,14 +162,14 @@ def _invited_terms(holder: Holder) -> Terms:
 def _open(holder: Holder, terms: Terms, *, new_epoch: bool = False) -> ReadyReport:
     """Open an epoch, with a bar over the bytes that are read."""
 
-    with _watched(holder.domain) as watch:
+    with watched(holder.domain, NO_EPOCH) as watch:
         return open_epoch(holder, terms, watch, new_epoch=new_epoch)
 
 
 def _sum_part(holder: Holder, terms: Terms, part: str, json: bool) -> None:
 
     number, of = part_numbers(part)
-    with _watched(holder.domain) as watch:
+    with watched(holder.domain, NO_EPOCH) as watch:
         report = sum_corpus_part(holder, terms, (number, of), watch)
     documents = report.counters.documents
     then = f"when all parts are kept: ridgeway client ready {holder.folder}"
@@ -180,15 +182,15 @@ def _sum_part(holder: Holder, terms: Terms, part: str, json: bool) -> None:
 
 
 @contextmanager
-def _watched(domain: str) -> Iterator[Watch]:
-
+def watched(domain: str, interrupted: str) -> Iterator[Watch]:
+    """Within this block a bar shows how far work on a domain is, and Ctrl-C ends it with these
+    words.
+    """
     with stop_on_signal() as stopped, progress_bar(domain) as progress:
         try:
             yield Watch(progress, stopped)
         except Interrupted:
-            raise KeyboardInterrupt(
-                "interrupted; no epoch was opened; the same command resumes"
-            ) from None
+            raise KeyboardInterrupt(interrupted) from None
 
 
 def _cost(holder: Holder, terms: Terms, report: ReadyReport) -> dict[str, Any]:

@@ -13,13 +13,12 @@ from __future__ import annotations
 import queue
 import ssl
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import takewhile
 from pathlib import Path
-from typing import Any
 
 import httpx
 from cryptography import x509
@@ -195,14 +194,6 @@ def announced_bundle(gate: Gate, digest: str) -> bytes:
         if other.stem not in announced:
             other.unlink()
     return content
-
-
-def listed_files(files: Mapping[str, bytes]) -> list[dict[str, Any]]:
-    """The files of a bundle, for its owner to compare."""
-    return [
-        {"name": name, "lines": content.count(b"\n"), "sha256": sha256(content)}
-        for name, content in files.items()
-    ]
 
 
 def announced_roster(folder: Path, fetch: Callable[[], bytes]) -> Roster:

@@ -13,11 +13,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ridgeway.client.deploy.notices import listed_files
 from ridgeway.client.evidence import HolderRecord, SentItem
 from ridgeway.client.round.holder import CLIENT_TOML
 from ridgeway.client.round.spending import finite
-from ridgeway.common.base.files import stamp_if_there, without_folder
+from ridgeway.common.base.files import sha256, stamp_if_there, without_folder
 from ridgeway.common.base.schema import MODE_SENTENCES
 from ridgeway.common.deploy.bundle import installed_sha256, source_files
 from ridgeway.common.http.page_app import PageParts
@@ -214,7 +213,10 @@ def _bundle(record: HolderRecord) -> dict[str, Any]:
 
 @cache
 def _installed() -> dict[str, Any]:
-    files = listed_files(source_files())
+    files: list[dict[str, Any]] = [
+        {"name": name, "lines": content.count(b"\n"), "sha256": sha256(content)}
+        for name, content in source_files().items()
+    ]
     return {
         "sha256": installed_sha256(),
         "files": files,

@@ -21,7 +21,7 @@ from ridgeway.common.base.settings import (
 )
 from ridgeway.common.masking.agreement import SMALLEST_COHORT, threshold_for
 from ridgeway.common.privacy.document_bound import PrivacyMode
-from ridgeway.common.privacy.privacy_settings import Delta
+from ridgeway.common.privacy.privacy_settings import Delta, Privacy
 from ridgeway.common.protocol.cohort import Cohort, Terms
 
 Budget = Annotated[float, Field(gt=0, allow_inf_nan=True)]
@@ -75,7 +75,7 @@ def check_terms(policy: Policy, terms: Terms) -> None:
             " ones",
         )
     if terms.privacy:
-        _check_privacy(policy, terms)
+        _check_privacy(policy, terms.privacy)
     elif terms.weighting not in policy.weightings:
         raise Refused(
             "weighting_not_allowed",
@@ -93,26 +93,24 @@ def check_terms(policy: Policy, terms: Terms) -> None:
         )
 
 
-def _check_privacy(policy: Policy, terms: Terms) -> None:
-    asked = terms.privacy
-    assert asked is not None
-    if asked.mode != policy.privacy:
-        raise Refused(
-            "privacy_not_allowed",
-            f"this holder allows private rounds with {policy.privacy!r}, not"
-            f" {asked.mode!r}",
-        )
-    if asked.epsilon > policy.max_round_epsilon:
-        raise Refused(
-            "privacy_not_allowed",
-            f"this holder allows an ε of {policy.max_round_epsilon:g} per round, not"
-            f" {asked.epsilon:g}",
-        )
-    if asked.delta > policy.max_delta:
-        raise Refused(
-            "privacy_not_allowed",
-            f"this holder allows a δ of {policy.max_delta:g}, not {asked.delta:g}",
-        )
+def _check_privacy(policy: Policy, asked: Privacy) -> None:
+    conditions = (
+        (
+            asked.mode == policy.privacy,
+            f"private rounds with {policy.privacy!r}, not {asked.mode!r}",
+        ),
+        (
+            asked.epsilon <= policy.max_round_epsilon,
+            f"an ε of {policy.max_round_epsilon:g} per round, not {asked.epsilon:g}",
+        ),
+        (
+            asked.delta <= policy.max_delta,
+            f"a δ of {policy.max_delta:g}, not {asked.delta:g}",
+        ),
+    )
+    for is_met, words in conditions:
+        if not is_met:
+            raise Refused("privacy_not_allowed", f"this holder allows {words}")
 
 
 def check_cohort(policy: Policy, cohort: Cohort, key: str, domain: str) -> None:

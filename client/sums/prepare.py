@@ -189,7 +189,7 @@ def prepare(
     if fresh:
         store.clear()
     run, parts, met = _sum_up(job, encoder, store, watch, None, engine)
-    broken = [place for part in parts for place in part.broken]
+    broken = [record for part in parts for record in part.broken]
     if broken_list is not None:
         _list_places(broken_list, broken)
     _check_readable(met.counters, job.skip_broken, _first_place(broken))

@@ -68,7 +68,7 @@ def copy(played: tuple[Parties, Direct], tmp_path: Path) -> Path:
 
 
 def sent(copy: Path, kind: str) -> list[SentItem]:
-    return [each for each in HolderRecord(copy).sent() if each.kind == kind]
+    return [item for item in HolderRecord(copy).sent() if item.kind == kind]
 
 
 def test_what_is_listed_is_what_the_coordinator_received(
@@ -78,16 +78,16 @@ def test_what_is_listed_is_what_the_coordinator_received(
     ledger.
     """
     replies = [reply for name, reply in played[1].replies if name == "law"]
-    listed = [each for each in HolderRecord(copy).sent() if each.number == 2]
-    assert [each.sha256 for each in listed] == [reply.digest for reply in replies]
-    assert [each.bytes for each in listed] == [
+    listed = [item for item in HolderRecord(copy).sent() if item.number == 2]
+    assert [item.sha256 for item in listed] == [reply.digest for reply in replies]
+    assert [item.bytes for item in listed] == [
         len(reply.header) + sum(map(len, map(bytes, reply.blobs))) for reply in replies
     ]
     opened = [
         entry.facts for entry in played[0].federation().ledger.journal.entries("opened")
     ]
-    assert {(each["number"], each["round"]) for each in opened} >= {
-        (each.number, each.round) for each in listed
+    assert {(item["number"], item["round"]) for item in opened} >= {
+        (item.number, item.round) for item in listed
     }
 
 
@@ -97,18 +97,18 @@ def test_sums_are_listed_with_their_members_and_whether_they_were_opened(
     """Of a round that ended well; what holds nothing of the corpus has neither."""
     keys = {parties_key(played[0], name) for name in MEMBERS}
     sums = sent(copy, "sealed_sums")
-    assert [(each.lot, each.opened) for each in sums] == [
+    assert [(item.lot, item.opened) for item in sums] == [
         ("statistics", "yes"),
         ("counts", "yes"),
     ]
-    assert all(set(each.members) == keys for each in sums)
-    assert [(each.members, each.opened) for each in sent(copy, "offer")] == [
+    assert all(set(item.members) == keys for item in sums)
+    assert [(item.members, item.opened) for item in sent(copy, "offer")] == [
         ((), "")
     ] * 2
 
 
 def parties_key(parties: Parties, name: str) -> str:
-    return parties.holder(name).identity.public
+    return parties.holder(name).key
 
 
 def test_a_refusal_is_listed_with_its_code(copy: Path) -> None:
@@ -135,7 +135,7 @@ def test_a_sum_that_was_not_seen_opened_is_not_called_so(
         f"delete from entries where kind in ({', '.join('?' * len(kinds))})",
         *kinds,
     )
-    assert {(each.opened, len(each.members)) for each in sent(copy, "sealed_sums")} == {
+    assert {(item.opened, len(item.members)) for item in sent(copy, "sealed_sums")} == {
         (state, len(MEMBERS))
     }
 
@@ -159,14 +159,14 @@ def test_a_copy_without_secrets_verifies(
     """
     assert run("client", "verify", copy, "--json") == 0
     results = json.loads(capsys.readouterr().out)
-    assert [each["checked"] for each in results] == [
+    assert [check["checked"] for check in results] == [
         "journal",
         "keys",
         "sums",
         "spending",
         "release 0001",
     ]
-    assert all(each["good"] for each in results)
+    assert all(check["good"] for check in results)
 
 
 @contextmanager
@@ -205,7 +205,7 @@ def test_a_copy_that_may_not_be_written_verifies_and_stays_as_it_is(
         with as_nobody():
             results, items = list(HolderRecord(copy).check()), HolderRecord(copy).sent()
         assert sorted(copy.rglob("*")) == before
-        assert all(each.good for each in results)
+        assert all(check.good for check in results)
         assert f"{len(holder.journal.entries()):,} entries" in results[0].words
         assert items == HolderRecord(holder.folder).sent()
     finally:
@@ -279,20 +279,20 @@ def test_what_is_not_masked_is_listed_as_what_it_is(
     round_of(parties)
     record = HolderRecord(parties.homes["law"])
     shown = [
-        (each.kind, each.mode, each.opened) for each in record.sent() if each.opened
+        (item.kind, item.mode, item.opened) for item in record.sent() if item.opened
     ]
     assert shown == [
         (f"{'noisy' if mode == 'private' else 'clear'}_statistics", mode, state),
         ("counted", mode, state),
     ]
-    [sums] = [each for each in record.sent() if each.kind.endswith("statistics")]
+    [sums] = [item for item in record.sent() if item.kind.endswith("statistics")]
     assert sums.epoch == record.epochs()[-1].facts["epoch"]
-    assert all(each.good for each in record.check())
+    assert all(check.good for check in record.check())
     unpaid_output(parties.homes["law"])
     assert not all(
-        each.good
-        for each in HolderRecord(parties.homes["law"]).check()
-        if each.name == "spending"
+        check.good
+        for check in HolderRecord(parties.homes["law"]).check()
+        if check.name == "spending"
     )
 
 
@@ -304,8 +304,8 @@ def test_table_json_and_csv_list_the_same(
     items = json.loads(capsys.readouterr().out)["sent"]
     assert run("client", "export", copy, "--csv") == 0
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
-    assert [row["sha256"] for row in rows] == [each["sha256"] for each in items]
+    assert [row["sha256"] for row in rows] == [item["sha256"] for item in items]
     assert run("client", "export", copy) == 0
     shown = capsys.readouterr().out
-    assert all(each["sha256"][:12] in shown for each in items)
+    assert all(item["sha256"][:12] in shown for item in items)
     assert "code, law (self), medicine" in shown

@@ -64,7 +64,7 @@ def test_a_private_statement_says_what_was_spent_and_what_is_left(
     assert 0.99 < figures["epsilon"] <= 1 and figures["delta"] == 1e-8
     assert (figures["max_round_epsilon"], figures["max_epsilon"]) == (1.0, 4.0)
     assert figures["left"] == 4.0 - figures["epsilon"]
-    assert [(each["output"], each["mode"]) for each in figures["outputs"]] == [
+    assert [(output["output"], output["mode"]) for output in figures["outputs"]] == [
         ("statistics", "private"),
         ("counts", "private"),
     ]
@@ -147,8 +147,8 @@ def test_further_rounds_are_as_many_as_the_account_would_let_through(
     if expected is not None:
         account = record.account
         rounds = [
-            account.expense(str(each), "statistics", "private", privacy, 0.25)
-            for each in range(expected + 1)
+            account.expense(str(number), "statistics", "private", privacy, 0.25)
+            for number in range(expected + 1)
         ]
         assert account.epsilon(rounds[:-1]) <= allowed < account.epsilon(rounds)
 

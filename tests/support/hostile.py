@@ -150,6 +150,12 @@ class Hostile:
     def refusal(self, name: str, message: Message, blobs: Sequence[Blob] = ()) -> str:
         return self.refused(name, self.packet(message, blobs))
 
+    def allow_tokens(self) -> Terms:
+        """Let the victim agree to weighting by tokens, too; the terms with it."""
+        both = 'weightings = ["equal", "tokens"]'
+        self.parties.rewrite(VICTIM, 'weightings = ["equal"]', both)
+        return self.terms.model_copy(update={"weighting": "tokens", "mass": 0})
+
     def gave(self, kind: type[Message], lot: SumName | None = None) -> list[str]:
         """Who has answered with a message of this kind, and for this lot."""
         given = [

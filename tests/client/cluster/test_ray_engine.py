@@ -61,9 +61,9 @@ def test_tasks_hold_every_piece_once() -> None:
     todo = pieces(*[1 << 20] * 100, 1 << 31, 5)
     cpu, gpu = Worker(2, gpu=False), Worker(8, gpu=True)
     made = tasks(todo, [cpu] * 2)
-    assert [each for group in made for each in group] == todo
+    assert [piece for group in made for piece in group] == todo
     assert all(
-        len(group) == 1 or sum(each.stamp.bytes for each in group) <= MAX_TASK_BYTES
+        len(group) == 1 or sum(piece.stamp.bytes for piece in group) <= MAX_TASK_BYTES
         for group in made
     )
     assert len(tasks(todo[:100], [cpu] * 3)) == 25

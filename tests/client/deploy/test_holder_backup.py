@@ -182,7 +182,9 @@ def test_restored_a_folder_is_charged_for_what_may_have_left_and_takes_part_agai
     assert account.epsilon() >= truly
     assert parties.holder(OLD).epochs.current() is None
     next_round(parties)
-    assert {each.name for each in parties.federation().newest.members} == set(HOLDERS)  # type: ignore[union-attr]
+    newest = parties.federation().newest
+    assert newest is not None
+    assert {member.name for member in newest.members} == set(HOLDERS)
 
 
 def test_an_owner_that_names_too_few_epochs_is_still_refused(

@@ -81,8 +81,8 @@ def test_everything_that_left_is_there_with_its_hash_and_its_cohort(home: Path) 
     """
     record, now = HolderRecord(home), standing(home)
     wanted = [
-        (each.time, each.kind, each.lot, each.bytes, each.sha256, each.number)
-        for each in record.sent()
+        (item.time, item.kind, item.lot, item.bytes, item.sha256, item.number)
+        for item in record.sent()
     ]
     fields = ("time", "kind", "lot", "bytes", "sha256", "number")
     assert [
@@ -94,16 +94,16 @@ def test_everything_that_left_is_there_with_its_hash_and_its_cohort(home: Path) 
         now["cohorts"][item["cohort"]] == ["code", "law (self)", "medicine"]
         for item in sums
     )
-    assert sum(each["bytes"] for each in now["kinds"]) == sum(
-        each.bytes for each in record.sent()
+    assert sum(kind["bytes"] for kind in now["kinds"]) == sum(
+        item.bytes for item in record.sent()
     )
-    assert sum(each["times"] for each in now["kinds"]) == len(wanted)
+    assert sum(kind["times"] for kind in now["kinds"]) == len(wanted)
 
 
 def test_every_kind_of_answer_has_words_for_what_it_holds(home: Path) -> None:
     """Nobody has to guess what left."""
     assert all(item["holds"] for item in standing(home)["items"])
-    assert {each["kind"] for each in standing(home)["kinds"]} < set(CONTENTS)
+    assert {kind["kind"] for kind in standing(home)["kinds"]} < set(CONTENTS)
 
 
 def test_what_a_document_has_cost_is_there(home: Path) -> None:
@@ -176,7 +176,7 @@ def test_the_bundle_is_listed_file_by_file_and_an_approval_counts_at_once(
     with asked(home) as http:
         bundle = http.get("/v1/standing").json()["bundle"]
         assert bundle["sha256"] == installed_sha256() and not bundle["approved"]
-        assert [each["name"] for each in bundle["files"]] == list(source_files())
+        assert [file["name"] for file in bundle["files"]] == list(source_files())
         path = home / "client.toml"
         path.write_text(path.read_text().replace(NO_BUNDLE, installed_sha256()))
         assert http.get("/v1/standing").json()["bundle"]["approved"]
@@ -209,7 +209,7 @@ def test_an_altered_journal_is_found(home: Path) -> None:
         database.execute("update entries set time = '2020' where number = 2")
     database.close()
     with asked(home) as http:
-        checks = {each["name"]: each for each in http.get("/v1/checks").json()}
+        checks = {check["name"]: check for check in http.get("/v1/checks").json()}
         assert (
             not checks["journal"]["good"]
             and "entry 2" in checks["journal"]["words"]

@@ -117,7 +117,7 @@ def ask(parties: Parties, home: Holder) -> Callable[..., Any]:
         reply = answer(home, request)
         opened = open_packet(reply)
         assert (opened.sender, opened.round, opened.reply_to) == (
-            home.identity.public,
+            home.key,
             ROUND,
             request.digest,
         )
@@ -228,9 +228,9 @@ def test_every_answer_is_noted_with_its_kind_and_size(
     assert [facts.get("mode") for facts in noted] == [None, "clear", "clear", None]
     assert noted[3]["code"] == "malformed"
     [sums] = [
-        each
-        for each in HolderRecord(home.folder).sent()
-        if each.kind == "clear_statistics"
+        item
+        for item in HolderRecord(home.folder).sent()
+        if item.kind == "clear_statistics"
     ]
     assert set(sums.members) == set(cohort_of(home, terms).shares)
 
@@ -250,7 +250,6 @@ def test_one_holder_under_two_keys_is_no_cohort_of_two(
     ("request_of", "blobs", "code"),
     [
         (lambda h, t: Here(), (), "malformed"),
-        (lambda h, t: Refusal(code="x", reason=""), (), "malformed"),
         (
             lambda h, t: Announce(terms=t.model_copy(update={"encoder": "0" * 64})),
             (),
@@ -417,7 +416,8 @@ def test_a_corpus_that_is_gone_or_cannot_be_read_changes_no_answer(
     """Deleted, emptied, or damaged since its owner opened an epoch: rounds do not look at it."""
     asked = Announce(terms=terms), Collect(cohort=cohort_of(home, terms))
     requests = [
-        seal_packet(each, parties.federation().identity, round=ROUND) for each in asked
+        seal_packet(message, parties.federation().identity, round=ROUND)
+        for message in asked
     ]
     before = [open_packet(answer(home, request)) for request in requests]
     corpus = tmp_path / "private-place" / "corpus.jsonl"
@@ -425,8 +425,8 @@ def test_a_corpus_that_is_gone_or_cannot_be_read_changes_no_answer(
         corpus.write_bytes(content)
     holder = rewrite(home, str(parties.folder / "corpora" / "law.jsonl"), str(corpus))
     after = [open_packet(answer(holder, request)) for request in requests]
-    assert [(each.message, *map(bytes, each.blobs)) for each in before] == [
-        (each.message, *map(bytes, each.blobs)) for each in after
+    assert [(opened.message, *map(bytes, opened.blobs)) for opened in before] == [
+        (opened.message, *map(bytes, opened.blobs)) for opened in after
     ]
 
 

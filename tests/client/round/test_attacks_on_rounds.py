@@ -174,7 +174,7 @@ def test_a18_unpinning_forgets_nothing(tmp_path: Path, names: Iterator[str]) -> 
     """Whoever unpins members that have left still knows that its epoch is in a total."""
     parties = settled(tmp_path, domains_of("ABGPQR"))
     opened(parties, "ABPQR", next(names))
-    gone = [parties.holder(name).identity.public for name in "PQR"]
+    gone = [parties.holder(name).key for name in "PQR"]
     for name in "ABG":
         unpin(parties.homes[name], gone)
     coordinator = Hostile(parties, list("ABG"), next(names))
@@ -324,7 +324,7 @@ def test_a12_time_bomb(tmp_path: Path, names: Iterator[str]) -> None:
     parties = settled(tmp_path, domains_of("ABC"))
     for name in "ABC":
         holder = parties.holder(name)
-        members = sorted(parties.holder(each).identity.public for each in "ABC")
+        members = sorted(parties.holder(name).key for name in "ABC")
         past: list[tuple[str, dict[str, Any]]] = []
         for number in range(600):
             facts: dict[str, Any] = {
@@ -343,7 +343,7 @@ def test_a12_time_bomb(tmp_path: Path, names: Iterator[str]) -> None:
 
 
 REQUEST_FIELDS = {
-    "hello": set(),
+    "hello": set[str](),
     "announce": {"terms", "handovers", "heard"},
     "collect": {"cohort"},
     "share": {"cohort", "agreement"},

@@ -152,7 +152,7 @@ def test_a_new_folder_and_a_second_federation_know_what_the_first_has_spent(
     assert other.epsilon() == epsilon_of(2 * PRIVACY.rho, DELTA)
     other.pay(expense(other, "c"))
     assert account(tmp_path).epsilon() == epsilon_of(3 * PRIVACY.rho, DELTA)
-    assert {each.federation for each in account(tmp_path).expenses()} == {
+    assert {expense.federation for expense in account(tmp_path).expenses()} == {
         "f" * 64,
         "e" * 64,
     }

@@ -182,7 +182,7 @@ def test_envelopes_of_others_than_those_who_shared_are_refused(
     sent = unpack_by_member(coordinator.post(receiver), ENVELOPE_BYTES)
     own = coordinator.place(receiver)
     place, envelope = next(iter(sent.items()))
-    others = [each for each in range(1, 6) if each not in (*sent, own)]
+    others = [other for other in range(1, 6) if other not in (*sent, own)]
     for bad in (
         {**sent, own: envelope},
         {**sent, 6: envelope},

@@ -83,8 +83,8 @@ def shared_nothing(coordinator: Hostile) -> None:
 def with_advert(coordinator: Hostile, name: str, advert: Advert) -> Share:
     """A session in which other keys are shown for one member."""
     adverts = [
-        advert if each.key == coordinator.key_of[name] else each
-        for each in coordinator.agreement().adverts
+        advert if shown.key == coordinator.key_of[name] else shown
+        for shown in coordinator.agreement().adverts
     ]
     return coordinator.share_request(adverts=tuple(adverts))
 

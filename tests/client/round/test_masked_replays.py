@@ -248,12 +248,9 @@ def test_a_rounds_name_serves_once(announced: Hostile) -> None:
     """Announced under other terms it is refused, and so it is when its session has ended or was
     replaced.
     """
-    announced.parties.rewrite(
-        VICTIM, 'weightings = ["equal"]', 'weightings = ["equal", "tokens"]'
-    )
+    other = announced.allow_tokens()
     packet = announced.packet(Announce(terms=announced.terms))
     announced.send(VICTIM, packet)
-    other = announced.terms.model_copy(update={"weighting": "tokens", "mass": 0})
     assert announced.refusal(VICTIM, Announce(terms=other)) == "session_reused"
     Hostile(announced.parties, ALL, "ef" * 16).announce()
     assert announced.refused(VICTIM, packet) == "session_reused"

@@ -129,7 +129,9 @@ def test_the_others_open_without_a_member_that_falls_away_before_it_signs(
         ).all()
     for name in FEWER:
         [opened] = signed_for(coordinator, name, lot, OPENED)
-        assert set(opened["members"]) == {coordinator.key_of[each] for each in FEWER}
+        assert set(opened["members"]) == {
+            coordinator.key_of[member] for member in FEWER
+        }
 
 
 @pytest.mark.parametrize("lot", SUM_NAMES)
@@ -253,10 +255,7 @@ def test_a_question_that_does_not_fit_the_session_is_refused(
     and more counts than a sum may have.
     """
     coordinator = at(SEAL, "counts")
-    coordinator.parties.rewrite(
-        VICTIM, 'weightings = ["equal"]', 'weightings = ["equal", "tokens"]'
-    )
-    other = coordinator.terms.model_copy(update={"weighting": "tokens", "mass": 0})
+    other = coordinator.allow_tokens()
     question, weights = coordinator.question()
     domains = (*question.domains, "poetry")
     for lie, blobs, code in (

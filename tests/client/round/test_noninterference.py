@@ -127,7 +127,9 @@ def test_noise_that_is_drawn_again_tells_no_change(stage: Stage, mode: str) -> N
     """Where noise is repeated as long as nothing changes, other noise tells that something has."""
     changes = ("the same", "anew")
     again = [
-        Step("evaluate", kind, each) for kind in ("collect", "seal") for each in changes
+        Step("evaluate", kind, change)
+        for kind in ("collect", "seal")
+        for change in changes
     ]
     stage.play(Play(mode, [(OWN, OWN), (OWN, CORPORA["one summed more"])], again))
 

@@ -68,7 +68,7 @@ def vector(parties: Parties, **changes: Any) -> list[int]:
 
 
 def spent(parties: Parties) -> list[str]:
-    return [each.output for each in parties.holder("law").account.expenses()]
+    return [expense.output for expense in parties.holder("law").account.expenses()]
 
 
 # Once an epoch

@@ -210,9 +210,9 @@ def test_a_second_hand_over_of_one_key_is_refused_by_all_who_met_the_first(
         "forked_key"
     }
     [keys] = [
-        each
-        for each in HolderRecord(parties.homes["medicine"]).check()
-        if each.name == "keys"
+        check
+        for check in HolderRecord(parties.homes["medicine"]).check()
+        if check.name == "keys"
     ]
     assert not keys.good
     assert "handed over twice" in keys.words
@@ -224,7 +224,7 @@ def test_a_hand_over_that_the_old_key_has_not_signed_is_nothing(
     """Neither from another member nor on a card."""
     stranger, victim = fixed_identity(9), parties.holder("law-1")
     good = hand_over(fixed_identity(8), stranger, 1)
-    forged = HandOver(victim.identity.public, stranger.public, 1, good.signatures)
+    forged = HandOver(victim.key, stranger.public, 1, good.signatures)
     with pytest.raises(Refused, match="not signed"):
         parties.holder("medicine").take_handovers([forged])
     card = read_signed_json(parties.homes["law-1"] / CARD, Card)
@@ -268,21 +268,21 @@ def test_a_renewal_changes_no_release(parties: Parties) -> None:
     """
     first = round_of(parties)
     opened_before = len(parties.holder("medicine").journal.entries(OPENED))
-    old = parties.holder("law-1").identity.public
+    old = parties.holder("law-1").key
     renew(parties, "law-1")
     check_round(parties.federation(), Direct(parties), no_watch)
     second = round_of(parties)
     assert second.release == first.release
     assert len(parties.holder("medicine").journal.entries(OPENED)) == opened_before
-    new = parties.holder("law-1").identity.public
+    new = parties.holder("law-1").key
     assert all(
         new in parties.holder(name).pinned_keys
         and old not in parties.holder(name).pinned_keys
         for name in PEOPLE
     )
     record = HolderRecord(parties.homes["law-1"])
-    assert all(each.good for each in record.check())
-    assert any(each.opened == "yes" for each in record.sent())
+    assert all(check.good for check in record.check())
+    assert any(item.opened == "yes" for item in record.sent())
     for name in PEOPLE:
         parties.change_corpus(name)
     third = round_of(parties)
@@ -294,9 +294,9 @@ def test_a_holder_that_was_not_told_yet_does_not_take_part(parties: Parties) -> 
     """Before the operator has admitted the new key, its answers are nobody's."""
     renew_identity(parties.homes["law-1"])
     released = round_of(parties)
-    assert {each.name for each in released.members} == set(PEOPLE) - {"law-1"}
+    assert {member.name for member in released.members} == set(PEOPLE) - {"law-1"}
     refused = parties.federation().ledger.journal.entries("refused")
-    assert {each.facts["code"] for each in refused} == {"unknown_holder"}
+    assert {entry.facts["code"] for entry in refused} == {"unknown_holder"}
 
 
 def test_a_renewal_that_is_cut_off_is_brought_to_its_end(parties: Parties) -> None:
@@ -306,8 +306,8 @@ def test_a_renewal_that_is_cut_off_is_brought_to_its_end(parties: Parties) -> No
     home = parties.homes["law-1"]
     before = (home / IDENTITY).read_bytes()
     renew_identity(home)
-    after = parties.holder("law-1").identity.public
+    after = parties.holder("law-1").key
     (home / IDENTITY).rename(next_key(home / IDENTITY))
     (home / IDENTITY).write_bytes(before)
-    assert parties.holder("law-1").identity.public == after
+    assert parties.holder("law-1").key == after
     assert not next_key(home / IDENTITY).exists()

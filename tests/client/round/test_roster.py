@@ -211,8 +211,8 @@ def test_all_holders_see_one_code_and_confirming_it_pins_exactly_the_others(
     assert load_roster(desk.home) == ()
     done = desk("confirm", *code.lower().split("-"))
     assert done.code == 0, done.stderr
-    keys = {name: desk.parties.holder(name).identity.public for name in codes}
-    assert {each.key for each in load_roster(desk.home)} == {
+    keys = {name: desk.parties.holder(name).key for name in codes}
+    assert {member.key for member in load_roster(desk.home)} == {
         keys[name] for name in OTHERS
     }
     assert desk.parties.holder(OWN).pinned_keys == set(keys.values())
@@ -253,12 +253,12 @@ def test_a_changed_roster_shows_who_came_and_went_and_needs_a_new_code(
         ["code"],
         False,
     )
-    assert {each.name for each in load_roster(desk.home)} == set(OTHERS)
+    assert {member.name for member in load_roster(desk.home)} == set(OTHERS)
     [told] = desk.told()
     assert "(1 more, 1 fewer)" in told
     failed(desk("confirm", first), "was shown other members, or earlier ones")
     assert desk("confirm", shown["code"]).code == 0
-    assert {each.name for each in load_roster(desk.home)} == {NEW, "medicine"}
+    assert {member.name for member in load_roster(desk.home)} == {NEW, "medicine"}
 
 
 def test_a_renewed_key_needs_no_new_code(desk: Desk) -> None:
@@ -271,7 +271,7 @@ def test_a_renewed_key_needs_no_new_code(desk: Desk) -> None:
     announce(desk.parties.federation())
     assert desk.members("--json").json["confirmed"]
     assert desk("confirm", desk.code("medicine"), name="medicine").code == 0
-    key = desk.parties.holder("code").identity.public
+    key = desk.parties.holder("code").key
     assert key in desk.parties.holder("medicine").pinned_keys
 
 
@@ -291,7 +291,7 @@ def test_what_cannot_be_used_is_said_and_confirms_nobody(desk: Desk) -> None:
     assert desk.members().code == 0
     for name, content in old.items():
         (link / name).write_bytes(content)
-    assert {each["name"] for each in desk.members("--json").json["members"]} == {
+    assert {member["name"] for member in desk.members("--json").json["members"]} == {
         OWN,
         "medicine",
     }

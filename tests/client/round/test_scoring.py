@@ -209,7 +209,7 @@ def test_each_whole_text_is_right_for_one_domain_alone(
 ) -> None:
     """What is right for one is wrong for the others, so the three add up to all beginnings."""
     counts = [bins(documents, weights_of(seed), own, (1.0,)) for own in range(3)]
-    assert sum(int(each[..., 1].sum()) for each in counts) == int(
+    assert sum(int(bins[..., 1].sum()) for bins in counts) == int(
         counts[0][..., 0].sum()
     )
 

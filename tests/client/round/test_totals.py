@@ -95,7 +95,7 @@ def test_whatever_is_asked_one_total_of_an_epoch_and_lot_can_be_opened(
     can_be_opened = defaultdict(set)
     for (_, lot, epoch), total in last.items():
         can_be_opened[lot, epoch].add(total.id)
-    assert all(len(each) == 1 for each in can_be_opened.values())
+    assert all(len(totals) == 1 for totals in can_be_opened.values())
 
 
 def _is_smaller(total: SignedTotal, before: SignedTotal) -> bool:

@@ -354,8 +354,8 @@ def test_memory_does_not_grow_with_the_file(
     try:
         size = sum(
             len(text)
-            for each in sources
-            for text in documents(each, ("text",), Counters(), Position())
+            for source in sources
+            for text in documents(source, ("text",), Counters(), Position())
         )
         peak = tracemalloc.get_traced_memory()[1]
     finally:
@@ -563,8 +563,8 @@ def whole(*roots: Path) -> list[str]:
     sources, _ = find_sources(roots)
     return [
         text
-        for each in sources
-        for text in documents(each, ("text",), Counters(), Position(), whole=True)
+        for source in sources
+        for text in documents(source, ("text",), Counters(), Position(), whole=True)
     ]
 
 
