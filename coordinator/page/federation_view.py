@@ -22,7 +22,6 @@ from ridgeway.common.base.errors import (
 from ridgeway.common.base.files import stamp_if_there, without_place
 from ridgeway.common.base.journal import Clock, system_clock
 from ridgeway.common.base.schema import MODE_SENTENCES
-from ridgeway.common.deploy.processes import is_held
 from ridgeway.coordinator.deploy.authority import certificate_ends
 from ridgeway.coordinator.deploy.superlink_client import SuperLinkClient
 from ridgeway.coordinator.page.live_round import round_progress
@@ -242,7 +241,7 @@ class FederationView:
 
     def _is_running(self) -> bool:
         rounds = self._rounds.rounds
-        return bool(rounds) and rounds[-1].ended is None and is_held(self.folder)
+        return bool(rounds) and rounds[-1].ended is None and self._federation.is_busy()
 
     def _is_valid(self) -> bool:
         """Whether the ledger is as it was written; looked at again when its file has changed."""
