@@ -99,7 +99,9 @@ def test_holders_follow_the_chain_from_the_key_they_pinned(parties: Parties) -> 
         )
         assert holder.newest == 3
         assert [
-            each.words for each in HolderRecord(holder.folder).check() if not each.good
+            check.words
+            for check in HolderRecord(holder.folder).check()
+            if not check.good
         ] == []
 
 
@@ -119,7 +121,7 @@ def test_what_the_key_before_signed_is_verified_without_another_round(
     )
     assert federation.identity.public in words
     assert pinned in words
-    results = {each.name: each for each in HolderRecord(home).check()}
+    results = {check.name: check for check in HolderRecord(home).check()}
     assert all(each.good for each in results.values())
     assert federation.identity.public in results["keys"].words
 
@@ -156,9 +158,9 @@ def test_a_second_hand_over_of_the_old_key_is_refused(parties: Parties) -> None:
     assert asked(parties, "law", stolen) == "forked_key"
     assert asked(parties, "law", parties.federation()) == "here"
     [keys] = [
-        each
-        for each in HolderRecord(parties.homes["law"]).check()
-        if each.name == "keys"
+        check
+        for check in HolderRecord(parties.homes["law"]).check()
+        if check.name == "keys"
     ]
     assert "handed over twice" in keys.words
     with pytest.raises(FormatError, match="handed over twice"):
@@ -322,7 +324,7 @@ def test_a_release_whose_own_chain_hands_its_signers_key_over_is_refused(
     manifest = stolen.release_folder(1) / "manifest.json"
     body = json.loads(manifest.read_bytes())
     body["signature"]["handovers"] = [
-        each.to_json() for each in parties.federation().identity.handovers
+        link.to_json() for link in parties.federation().identity.handovers
     ]
     manifest.write_bytes(canonical_json(body))
     with pytest.raises(ReleaseError, match="not by the key you trust"):
@@ -392,7 +394,7 @@ def test_the_operator_renews_and_holders_follow_by_commands(
     assert shop.call("client", "members", home, "--invite", folder / "invite").code == 0
     status = shop.call("client", "status", home, "--json").json
     assert status["coordinator"] == facts["after"]
-    assert [(each["whose"], each["after"]) for each in status["handovers"]] == [
+    assert [(link["whose"], link["after"]) for link in status["handovers"]] == [
         ("the coordinator", facts["after"])
     ]
     assert "handed over to" in shop.call("client", "status", home).stderr
@@ -434,6 +436,6 @@ def test_a_holder_renews_and_is_admitted_by_commands(
     )
     assert parties.standing.roster["law"].key == facts["key"]
     assert "(you)" in {
-        each["whose"]
-        for each in shop.call("client", "status", law, "--json").json["handovers"]
+        link["whose"]
+        for link in shop.call("client", "status", law, "--json").json["handovers"]
     }
