@@ -89,9 +89,7 @@ def run(
             started(client)
             shown = _certificate(folder)
             while not stopped():
-                if _certificate(folder) != shown and not processes.is_held(
-                    federation.folder
-                ):
+                if _certificate(folder) != shown and not federation.is_busy():
                     shown = _certificate(folder)
                     log(
                         "the certificate was renewed; restarting the SuperLink and"

@@ -236,11 +236,7 @@ class LateDelivery:
         now = time.monotonic()
         missing = self._missing()
         is_asked = missing == self._asked
-        if (
-            not missing
-            or (is_asked and now < self._again)
-            or is_held(federation.folder)
-        ):
+        if not missing or (is_asked and now < self._again) or federation.is_busy():
             return
         online = {node.name for node in client.nodes() if node.online} & missing
         if not online:

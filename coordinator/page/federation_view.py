@@ -22,7 +22,6 @@ from ridgeway.common.base.errors import (
 from ridgeway.common.base.files import stamp_if_there, without_folder
 from ridgeway.common.base.journal import Clock, system_clock
 from ridgeway.common.base.schema import MODE_SENTENCES
-from ridgeway.common.deploy.processes import is_held
 from ridgeway.coordinator.deploy.authority import certificate_ends
 from ridgeway.coordinator.deploy.superlink_client import SuperLinkClient
 from ridgeway.coordinator.page.live_round import round_progress
@@ -30,7 +29,7 @@ from ridgeway.coordinator.page.problems import problems
 from ridgeway.coordinator.page.release_history import ReleaseHistory
 from ridgeway.coordinator.page.round_history import (
     ROUND_KINDS,
-    Outcome,
+    LastRound,
     RoundHistory,
     RoundRecord,
 )
@@ -44,11 +43,12 @@ ONLINE_KEPT_S = 3.0
 MAX_ENTRIES = 100
 _MAX_ROUNDS = 50
 
-Online = Callable[[], frozenset[str] | None]
+Facts = dict[str, Any]
+Online = frozenset[str] | None
 """The names of the holders that are connected; None if the coordinator is down."""
 
 
-def connected(federation: Federation) -> frozenset[str] | None:
+def connected(federation: Federation) -> Online:
     client = SuperLinkClient(federation.link)
     try:
         if client.is_up():
@@ -69,14 +69,14 @@ class FederationView:
     def __init__(
         self,
         federation: Federation,
-        online: Online | None = None,
+        online: Callable[[], Online] | None = None,
         clock: Clock = system_clock,
     ) -> None:
         self._federation = federation
         self.folder = federation.folder
         self._clock = clock
         self._ask_online = online or (lambda: connected(federation))
-        self._online: frozenset[str] | None = None
+        self._online: Online = None
         self._asked_online = -math.inf
         self._rounds = RoundHistory()
         self._read = 0
@@ -85,7 +85,7 @@ class FederationView:
         self._releases = ReleaseHistory(federation.folder / "releases")
         self._lock = threading.Lock()
 
-    def standing(self) -> dict[str, Any]:
+    def standing(self) -> Facts:
         """What the page shows at a glance: the coordinator, its members, what is in the way, the
         round, the ledger.
         """
@@ -125,7 +125,7 @@ class FederationView:
                 ),
             }
 
-    def rounds(self) -> list[dict[str, Any]]:
+    def rounds(self) -> list[Facts]:
         """The latest rounds, the newest first."""
         with self._lock:
             self._standing()
@@ -133,12 +133,12 @@ class FederationView:
             rows = [*map(RoundRecord.to_json, self._rounds.rounds, outcomes)]
             return rows[: -_MAX_ROUNDS - 1 : -1]
 
-    def releases(self) -> list[dict[str, Any]]:
+    def releases(self) -> list[Facts]:
         """Every release, the oldest first."""
         with self._lock:
             return [self._releases.summary(made) for made in self._standing().releases]
 
-    def changes(self, before: int, after: int) -> dict[str, Any]:
+    def changes(self, before: int, after: int) -> Facts:
         """What changed between two releases; raises InputError if there is no such release."""
         with self._lock:
             known = {made.number: made for made in self._standing().releases}
@@ -150,7 +150,7 @@ class FederationView:
                     )
             return self._releases.changes(known[before], known[after])
 
-    def entries(self, before: int | None = None) -> dict[str, Any]:
+    def entries(self, before: int | None = None) -> Facts:
         """Entries of the ledger, the newest first, below a number."""
         with self._lock:
             self._standing()
@@ -160,7 +160,7 @@ class FederationView:
             rows = [asdict(entry) for entry in entries if entry.number < end]
             return {"entries": self._read, "rows": rows[::-1], "older": first > 0}
 
-    def verification(self) -> dict[str, Any]:
+    def verification(self) -> Facts:
         """Whether the ledger's chain, the stored sums and the releases are as they were written."""
         with self._lock:
             try:
@@ -176,7 +176,7 @@ class FederationView:
                 return {"valid": False, "words": self.plain(error)}
             return {"valid": True, "words": "", **counts, "releases": len(releases)}
 
-    def figures(self) -> dict[str, Any]:
+    def figures(self) -> Facts:
         """What the page's metrics say, by their names."""
         with self._lock:
             standing = self._standing()
@@ -233,7 +233,7 @@ class FederationView:
         self._read = added[-1].number if added else self._read
         return standing
 
-    def _last_round(self) -> tuple[RoundRecord, Outcome] | None:
+    def _last_round(self) -> LastRound | None:
         if not self._rounds.rounds:
             return None
         record = self._rounds.rounds[-1]
@@ -241,7 +241,7 @@ class FederationView:
 
     def _is_running(self) -> bool:
         rounds = self._rounds.rounds
-        return bool(rounds) and rounds[-1].ended is None and is_held(self.folder)
+        return bool(rounds) and rounds[-1].ended is None and self._federation.is_busy()
 
     def _is_valid(self) -> bool:
         """Whether the ledger is as it was written; looked at again when its file has changed."""
@@ -257,14 +257,14 @@ class FederationView:
                 self._valid = False
         return self._valid
 
-    def _who_is_online(self) -> frozenset[str] | None:
+    def _who_is_online(self) -> Online:
         now = time.monotonic()
         if now - self._asked_online > ONLINE_KEPT_S:
             self._asked_online = now
             self._online = self._ask_online()
         return self._online
 
-    def _certificates(self) -> dict[str, dict[str, Any]]:
+    def _certificates(self) -> dict[str, Facts]:
         """When each ends, and the days until then."""
         link = self._federation.link
         ends = certificate_ends(link) if link.exists() else {}
@@ -280,14 +280,14 @@ class FederationView:
         self,
         standing: Standing,
         name: str,
-        online: frozenset[str] | None,
-        last: tuple[RoundRecord, Outcome] | None,
+        online: Online,
+        last: LastRound | None,
         live: Mapping[str, Any] | None,
-    ) -> dict[str, Any]:
+    ) -> Facts:
         holder = standing.roster[name]
         newest = self._federation.newest
         held = standing.delivered.get(name)
-        refusal: dict[str, Any] | None = None
+        refusal: Facts | None = None
         for latest in last[0].refusals if last else ():
             if latest.name == name:
                 refusal = asdict(latest) | {"remedy": REMEDIES.get(latest.code, "")}

@@ -15,7 +15,7 @@ from ridgeway.coordinator.deploy.authority import (
 )
 from ridgeway.coordinator.deploy.kept_bundles import chosen_bundle, kept_bundles
 from ridgeway.coordinator.page.narrator import OLDER_COPY
-from ridgeway.coordinator.page.round_history import Outcome, RoundRecord
+from ridgeway.coordinator.page.round_history import LastRound, Outcome, RoundRecord
 from ridgeway.coordinator.round.federation import Federation
 from ridgeway.coordinator.round.masked_round import too_few_on_roster
 from ridgeway.coordinator.round.remedies import OTHER_RELEASE, REMEDIES
@@ -41,7 +41,7 @@ Problems = Iterator[RoundProblem]
 def problems(
     federation: Federation,
     online: Collection[str] | None,
-    last: tuple[RoundRecord, Outcome] | None,
+    last: LastRound | None,
     now: datetime,
 ) -> list[RoundProblem]:
     """All of them, those that stop a round first.

@@ -61,6 +61,9 @@ class RoundRecord:
         }
 
 
+LastRound = tuple[RoundRecord, Outcome]
+
+
 @dataclass(frozen=True, slots=True)
 class RoundHistory:
     """The rounds so far, the newest last; entries are taken in once, in their order."""

@@ -23,7 +23,12 @@ from ridgeway.common.protocol.messages import (
 from ridgeway.common.protocol.packet import Blob, vector_of
 from ridgeway.common.statistics.sums import Statistics, check_bound
 from ridgeway.coordinator.round.ask import Channel
-from ridgeway.coordinator.round.gathering import Gathered, Gathering, RoundCounts
+from ridgeway.coordinator.round.gathering import (
+    Gathered,
+    Gathering,
+    Offers,
+    RoundCounts,
+)
 from ridgeway.coordinator.round.ledger import Contribution, Ledger
 from ridgeway.coordinator.round.progress import StatisticsReceived
 from ridgeway.coordinator.round.remedies import ALREADY_COUNTED
@@ -42,7 +47,7 @@ class ClearGathering(Gathering):
     def check_offer(self, key: str, offer: Offer) -> None:
         """Any will do: sums are checked when they come."""
 
-    def agreed(self, offers: dict[str, Offer]) -> None:
+    def agreed(self, offers: Offers) -> None:
         """As Gathering's; who has counted for another router counts with its next epoch."""
         contributions = self.standing.contributions
         sources = {name: contributions[name].source for name in self._stored()}
@@ -81,7 +86,7 @@ class ClearGathering(Gathering):
         self.ledger.note("counted_for", router=self._router, epochs=epochs)
         return counts
 
-    def gather(self, offers: dict[str, Offer]) -> Gathered:
+    def gather(self, offers: Offers) -> Gathered:
         """Collect until every member's sums are there under the share that the cohort gives it, and
         add them up.
         """
@@ -95,7 +100,7 @@ class ClearGathering(Gathering):
         total = add_contributions(self.ledger, members, self.terms)
         return Gathered(total, members, frozenset(names & set(offers)))
 
-    def _collect(self, offers: dict[str, Offer]) -> Cohort:
+    def _collect(self, offers: Offers) -> Cohort:
         """The cohort whose sums are all in the ledger. Sums that are there already are not asked
         for again.
 
@@ -156,7 +161,7 @@ class ClearGathering(Gathering):
         self,
         cohort: Cohort,
         shares: Mapping[str, int],
-        offers: Mapping[str, Offer],
+        offers: Offers,
         names: Collection[str],
     ) -> set[str]:
         """Ask these holders for their sums and store those that are accepted; returns whose

@@ -326,6 +326,17 @@ class Federation:
         finally:
             os.close(handle)
 
+    def is_busy(self) -> bool:
+        """Whether a round, a delivery or a change of membership is running. Writes nothing."""
+        try:
+            handle = os.open(self.folder / "lock", os.O_RDONLY)
+        except FileNotFoundError:
+            return False
+        try:
+            return not _is_locked(handle, fcntl.LOCK_SH)
+        finally:
+            os.close(handle)
+
     @contextlib.contextmanager
     def logged(self) -> Iterator[None]:
         """Write unforeseen errors to a log with their traceback: Flower throws away what a
@@ -444,10 +455,10 @@ class Federation:
         draft.replace(link)
 
 
-def _is_locked(handle: int) -> bool:
+def _is_locked(handle: int, how: int = fcntl.LOCK_EX) -> bool:
     """Whether the file could be locked just now."""
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(handle, how | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True

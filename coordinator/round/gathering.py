@@ -38,6 +38,8 @@ from ridgeway.coordinator.round.run_order import RoundWishes
 from ridgeway.coordinator.solving.total import Total
 
 _Counts = NDArray[np.int64]
+Offers = dict[str, Offer]
+"""What holders offer, by name."""
 Check = Callable[[Collection[str]], None]
 """Looks at whose sums a total would hold, before it is made; raises RoundFailed if it should not
 be.
@@ -256,14 +258,14 @@ class Gathering(ABC):
         """Raise Refused if an offer cannot be used."""
 
     @abstractmethod
-    def agreed(self, offers: dict[str, Offer]) -> Totalled | None:
+    def agreed(self, offers: Offers) -> Totalled | None:
         """The kept total that is used again, if any. Raises RoundFailed if there can be no release.
 
         Holders that cannot take part with what they offer are taken out of the offers.
         """
 
     @abstractmethod
-    def gather(self, offers: dict[str, Offer]) -> Gathered:
+    def gather(self, offers: Offers) -> Gathered:
         """The total of every holder that can be counted; one that offers and then does not deliver
         is left out.
         """

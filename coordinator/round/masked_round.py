@@ -36,6 +36,7 @@ from ridgeway.coordinator.round.gathering import (
     Check,
     Gathered,
     Gathering,
+    Offers,
     RoundCounts,
     checked_row,
     no_counts,
@@ -43,7 +44,7 @@ from ridgeway.coordinator.round.gathering import (
     sealed_size,
     unsealed_rows,
 )
-from ridgeway.coordinator.round.ledger import Contribution, KeptCounts, Ledger, Totalled
+from ridgeway.coordinator.round.ledger import Contribution, KeptCounts, Totalled
 from ridgeway.coordinator.round.masked_session import Session
 from ridgeway.coordinator.round.progress import (
     CountsMissing,
@@ -73,20 +74,6 @@ def too_few_on_roster(federation: Federation) -> str | None:
     )
 
 
-def _fits(
-    ledger: Ledger, stored: Totalled, terms: Terms, epochs: Mapping[str, str]
-) -> bool:
-    """Whether a kept total is what these holders would give now, and lies whole in its file."""
-    sources = {member.name: member.source for member in stored.members}
-    if stored.terms != terms.id or not epochs.items() <= sources.items():
-        return False
-    try:
-        ledger.total(stored)
-    except JournalError:
-        return False
-    return True
-
-
 class MaskedGathering(Gathering):
     """One round's gathering under masks: one session, in which up to two sums are opened."""
 
@@ -94,7 +81,7 @@ class MaskedGathering(Gathering):
         super().__init__(channel, terms, wishes)
         self._session: Session | None = None
         self._kept: Totalled | None = None
-        self._offers: dict[str, Offer] = {}
+        self._offers: Offers = {}
 
     def check_offer(self, key: str, offer: Offer) -> None:
         """Check a member's keys."""
@@ -108,14 +95,12 @@ class MaskedGathering(Gathering):
                 "the keys for masking are another holder's, or do not match the offer",
             )
 
-    def agreed(self, offers: dict[str, Offer]) -> Totalled | None:
+    def agreed(self, offers: Offers) -> Totalled | None:
         """As Gathering's; a holder whose epoch is in an opened total waits for its next one."""
         standing = self.standing
         epochs = {name: offer.epoch.name for name, offer in offers.items()}
         fitting = [
-            total
-            for total in reversed(standing.totals)
-            if _fits(self.ledger, total, self.terms, epochs)
+            total for total in reversed(standing.totals) if self._fits(total, epochs)
         ]
         # the very total that they were asked to sign: they may again
         if not fitting and standing.signing != (self.terms.id, epochs):
@@ -126,7 +111,18 @@ class MaskedGathering(Gathering):
         self._must_suffice(offers)
         return stored
 
-    def _let_wait(self, offers: dict[str, Offer]) -> None:
+    def _fits(self, stored: Totalled, epochs: Mapping[str, str]) -> bool:
+        """Whether a kept total is what these holders would give now, and lies whole in its file."""
+        sources = {member.name: member.source for member in stored.members}
+        if stored.terms != self.terms.id or not epochs.items() <= sources.items():
+            return False
+        try:
+            self.ledger.total(stored)
+        except JournalError:
+            return False
+        return True
+
+    def _let_wait(self, offers: Offers) -> None:
         """Take those out of the offers whose epoch is in an opened total."""
         all_used = all(offer.epoch.used for offer in offers.values())
         waiting = [
@@ -141,7 +137,7 @@ class MaskedGathering(Gathering):
         if waiting:
             self.watch(HoldersWaiting(waiting))
 
-    def gather(self, offers: dict[str, Offer]) -> Gathered:
+    def gather(self, offers: Offers) -> Gathered:
         """The total of every holder that can be counted; one that offers and then does not deliver
         is left out.
         """

@@ -51,6 +51,11 @@ Answer = TypeVar(
     messages.Revealed,
 )
 
+Parts = dict[MemberIndex, bytes]
+Signatures = dict[MemberIndex, str]
+OpenedSum = tuple[NDArray[np.int64], set[str]]
+"""A sum, and the names of those whose numbers are in it."""
+
 
 class Session:
     """A session with holders that have advertised their keys.
@@ -85,7 +90,7 @@ class Session:
         }
         self.index_of = {name: index for index, name in self.name_of.items()}
         self.shared: tuple[MemberIndex, ...] = ()
-        self._envelopes: dict[MemberIndex, dict[MemberIndex, bytes]] = {}
+        self._envelopes: dict[MemberIndex, Parts] = {}
         self._holders: dict[MemberIndex, set[MemberIndex]] = {}
 
     def share(self) -> None:
@@ -106,7 +111,7 @@ class Session:
         self.shared = tuple(sorted(self._envelopes))
         self._must_suffice(len(self.shared), "shared their secrets")
 
-    def _dealt(self, dealer: MemberIndex, content: Blob) -> dict[MemberIndex, bytes]:
+    def _dealt(self, dealer: MemberIndex, content: Blob) -> Parts:
         """The envelopes that a member has made: for every other, or for as many as a large cohort
         needs.
         """
@@ -127,9 +132,7 @@ class Session:
             holding.add(answer.name)
         return holding
 
-    def sum_statistics(
-        self, size: int, check: Check
-    ) -> tuple[NDArray[np.int64], set[str]]:
+    def sum_statistics(self, size: int, check: Check) -> OpenedSum:
         """Pass every member's envelopes on; the sum of the statistics that they seal, and who has
         sent any.
         """
@@ -146,7 +149,7 @@ class Session:
         blob: Blob,
         names: Collection[str],
         check: Check,
-    ) -> tuple[NDArray[np.int64], set[str]]:
+    ) -> OpenedSum:
         """The sum of the counts that members seal in answer to a question, and who has sent any."""
         answers = self._channel.ask(
             question, messages.SealedSums, names=names, blobs=[blob]
@@ -169,7 +172,7 @@ class Session:
         size: int,
         answers: Iterator[HolderAnswer[messages.SealedSums]],
         check: Check,
-    ) -> tuple[NDArray[np.int64], set[str]]:
+    ) -> OpenedSum:
         """The sum over those who send and sign, and their names."""
         opening = Opening(self.agreement, sum_name, self._holders, size)
         with tempfile.TemporaryFile() as file:
@@ -197,7 +200,7 @@ class Session:
         question: str,
         check: Check,
         kept: SealedFile,
-    ) -> tuple[NDArray[np.int64], set[str]]:
+    ) -> OpenedSum:
         """The sum over those who sent and signed. Raises RoundFailed, and nothing is revealed,
         unless enough did.
 
@@ -249,7 +252,7 @@ class Session:
         sent: tuple[MemberIndex, ...],
         opening: Opening,
         words: bytes,
-    ) -> dict[MemberIndex, str]:
+    ) -> Signatures:
         """The signatures of members of a large cohort that they will open this set and no other."""
         if lost := opening.out_of_reach():
             raise RoundFailed(
@@ -268,11 +271,11 @@ class Session:
         request: messages.ConfirmSum | messages.LockSum,
         expected: type[messages.Confirmed | messages.Locked],
         words: bytes,
-    ) -> dict[MemberIndex, str]:
+    ) -> Signatures:
         """The signatures over these words of those who sent; another's, or over other words, are
         refused.
         """
-        signatures: dict[MemberIndex, str] = {}
+        signatures = {}
         names = [self.name_of[index] for index in request.sent]
         answers = self._channel.ask(request, expected, names=names)
         for index, answer in self._of_this_session(answers):
@@ -290,13 +293,13 @@ class Session:
         self,
         sum_name: SumName,
         sent: tuple[MemberIndex, ...],
-        confirmations: Mapping[MemberIndex, str],
-        locks: Mapping[MemberIndex, str],
-    ) -> dict[MemberIndex, dict[MemberIndex, bytes]]:
+        confirmations: Signatures,
+        locks: Signatures,
+    ) -> dict[MemberIndex, Parts]:
         """The shares that those who confirmed give out, by giver and by the member whose secret it
         is.
         """
-        reveals: dict[MemberIndex, dict[MemberIndex, bytes]] = {}
+        reveals = {}
         request = messages.OpenSum(
             session=self.id,
             lot=sum_name,
@@ -359,7 +362,7 @@ class SealedFile:
         return Sealed.of_bytes(self._file.read(size))
 
 
-def _by_place(content: Blob, size: int, code: str) -> dict[MemberIndex, bytes]:
+def _by_place(content: Blob, size: int, code: str) -> Parts:
     """A blob's parts of one size, by the places that stand before them; else refused with this
     code.
     """

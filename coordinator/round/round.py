@@ -53,7 +53,12 @@ from ridgeway.coordinator.round import progress
 from ridgeway.coordinator.round.ask import Channel, Transport
 from ridgeway.coordinator.round.clear_round import ClearGathering
 from ridgeway.coordinator.round.federation import Federation
-from ridgeway.coordinator.round.gathering import Gathered, Gathering, RoundCounts
+from ridgeway.coordinator.round.gathering import (
+    Gathered,
+    Gathering,
+    Offers,
+    RoundCounts,
+)
 from ridgeway.coordinator.round.ledger import (
     MADE_BY_ROUND,
     Contribution,
@@ -274,11 +279,11 @@ class _Round:
 
     # Announce: who is there, and what do they have?
 
-    def announce(self) -> dict[str, Offer]:
+    def announce(self) -> Offers:
         """What the holders offer that are there, by name; offers that cannot be used are
         refused.
         """
-        offers: dict[str, Offer] = {}
+        offers: Offers = {}
         active = self._standing.active
         handovers = self._standing.holder_handovers
         request = Announce(

@@ -81,7 +81,8 @@ def test_the_command_shows_both_modes(capsys: pytest.CaptureFixture[str]) -> Non
     facts = json.loads(capsys.readouterr().out)
     assert (
         ended.value.code == 0
-        and [each["privacy"] for each in facts["forecasts"]] == ["columns", "full"] * 4
+        and [forecast["privacy"] for forecast in facts["forecasts"]]
+        == ["columns", "full"] * 4
     )
     with pytest.raises(SystemExit):
         main(words)

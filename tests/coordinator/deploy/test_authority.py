@@ -210,7 +210,8 @@ def test_an_end_is_spoken_of_from_sixty_days_before(
         True
     ] * len(told)
     assert all(
-        each.endswith(f"run: ridgeway coordinator renew {tmp_path}") for each in words
+        sentence.endswith(f"run: ridgeway coordinator renew {tmp_path}")
+        for sentence in words
     )
 
 

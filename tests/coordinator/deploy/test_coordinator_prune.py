@@ -60,7 +60,7 @@ def keeping(parties: Parties, keep: int) -> Federation:
     """Let the coordinator and its holders keep so many releases."""
     for path in (
         parties.federation().folder / "coordinator.toml",
-        *(each / "client.toml" for each in homes(parties)),
+        *(home / "client.toml" for home in homes(parties)),
     ):
         path.write_text(re.sub("(?m)^keep = .*$", f"keep = {keep}", path.read_text()))
     return parties.federation()
@@ -208,11 +208,11 @@ def test_a_holder_keeps_all_that_proves_and_judges(parties: Parties) -> None:
     assert {name.split("/")[1] for name in gone} == {
         f"{number:04}" for number in range(1, ROUNDS)
     }
-    assert [each.facts for each in holder.journal.entries("pruned")] == [
+    assert [entry.facts for entry in holder.journal.entries("pruned")] == [
         {"releases": list(range(1, ROUNDS))}
     ]
     assert parties.holder("law").journal.entries("signed", "opened", "spent") == known
-    assert all(each.good for each in HolderRecord(home).check())
+    assert all(check.good for check in HolderRecord(home).check())
     assert parties.holder("law").newest == ROUNDS + 1
     assert play(parties).number == ROUNDS + 2
     assert parties.holder("law").newest == ROUNDS + 2

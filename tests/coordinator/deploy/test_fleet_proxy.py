@@ -166,6 +166,11 @@ class Gate:
         return int(found[1]) * 1024
 
 
+def post(client: httpx.Client) -> int:
+    """The status that a SuperNode gets for its request."""
+    return client.post(PATH, content=b"x").status_code
+
+
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gate]:
     """The proxy as a process."""
@@ -374,7 +379,7 @@ def test_a_status_of_the_superlink_comes_through(gate: Gate, status: int) -> Non
     """A SuperNode tells refusal, end of a run and outage apart by it."""
     gate.upstream.status = status
     with gate.client() as client:
-        assert client.post(PATH, content=b"x").status_code == status
+        assert post(client) == status
 
 
 def test_bodies_stream_through_whole(gate: Gate) -> None:
@@ -397,12 +402,12 @@ def test_a_superlink_that_is_down_is_an_outage_and_it_comes_back(closed: Gate) -
     restart.
     """
     with closed.client() as client:
-        assert client.post(PATH, content=b"x").status_code == 503
+        assert post(client) == 503
         assert client.post("/v1/control/start-run", content=b"x").status_code == 404
         for _ in range(2):
             with superlink(closed.upstream, closed.folder, closed.internal_port):
-                assert client.post(PATH, content=b"x").status_code == 200
-            assert client.post(PATH, content=b"x").status_code in (502, 503)
+                assert post(client) == 200
+            assert post(client) in (502, 503)
 
 
 def test_a_reply_that_breaks_off_is_not_taken_for_a_whole_one(gate: Gate) -> None:
@@ -488,15 +493,15 @@ def test_connections_that_ask_for_nothing_keep_nobody_out(gate: Gate) -> None:
         kept = [stack.enter_context(each) for each in found if each is not None]
         assert None not in found[:40]
         with gate.client("127.0.0.2") as holder:
-            assert holder.post(PATH, content=b"x").status_code == 200
+            assert post(holder) == 200
         gate.upstream.delay_s = fleet_proxy._HEAD_TIMEOUT_S + 2
         patient = stack.enter_context(gate.client("127.0.0.3"))
-        slow = pool.submit(lambda: patient.post(PATH, content=b"x").status_code)
+        slow = pool.submit(lambda: post(patient))
         assert all(map(is_cut_off, kept))
         assert slow.result() == 200
         gate.upstream.delay_s = 0.0
         with gate.client() as holder:
-            assert holder.post(PATH, content=b"x").status_code == 200
+            assert post(holder) == 200
 
 
 def test_one_address_cannot_take_all_connections(gate: Gate) -> None:
@@ -577,7 +582,7 @@ def test_a_few_addresses_without_a_key_cannot_shut_the_gate(
         before = crowd.made
         for last in range(1, 31):
             with gate.client(f"127.2.{count}.{last}") as holder:
-                assert holder.post(PATH, content=b"x").status_code == 200
+                assert post(holder) == 200
         wait_for(
             "the crowd has lost connections, and come back", lambda: crowd.made > before
         )
@@ -787,7 +792,7 @@ def test_a_start_and_every_refusal_is_logged_and_nothing_that_passed(
     )
     gate.raw(b"GET /admin HTTP/1.1\r\nHost: x\r\n\r\n")
     with gate.client() as client:
-        assert client.post(PATH, content=b"x").status_code == 200
+        assert post(client) == 200
         gate.upstream.status = 401
         client.post(PATH, content=b"x")
     log = (gate.folder / "gate.log").read_bytes()
@@ -806,7 +811,7 @@ def test_a_start_and_every_refusal_is_logged_and_nothing_that_passed(
 def _is_served(gate: Gate) -> bool:
     try:
         with gate.client() as client:
-            return client.post(PATH, content=b"x").status_code == 200
+            return post(client) == 200
     except httpx.TransportError:
         return False
 

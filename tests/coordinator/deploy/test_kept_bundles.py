@@ -93,7 +93,7 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> Callable[[Federation], tuple[str, st
             monkeypatch.setattr(supervisor, name, lambda *words: ())
         supervisor.run_work(federation, RunOrder(work="round"), said.append)
         return link.ran[-1], " ".join(
-            each.words for each in of_kind(OperatorNote, said)
+            event.words for event in of_kind(OperatorNote, said)
         )
 
     return run
@@ -137,12 +137,13 @@ def test_a_few_earlier_bundles_are_kept_and_the_one_that_rounds_run(
     for content, digest in zip(earlier, digests, strict=True):
         write_whole(bundle_file(federation.link, digest), content)
     write_whole(
-        federation.link / _INDEX, canonical_json([{"sha256": each} for each in digests])
+        federation.link / _INDEX,
+        canonical_json([{"sha256": digest} for digest in digests]),
     )
     pinned = let_rounds_run(federation, digests[3])
     keep_installed(pinned)
     kept = [installed_sha256(), *digests[: MAX_KEPT - 1], digests[3]]
-    assert [each.sha256 for each in kept_bundles(federation.link)] == kept
+    assert [bundle.sha256 for bundle in kept_bundles(federation.link)] == kept
     assert (
         not bundle_file(federation.link, digests[2]).exists()
         and chosen_bundle(pinned) == digests[3]
@@ -153,7 +154,9 @@ def test_a_few_earlier_bundles_are_kept_and_the_one_that_rounds_run(
     ).is_file()
     assert bundle_content(federation.link, installed_sha256()) == installed_bundle()
     keep_installed(let_rounds_run(federation, "newest"))
-    assert [each.sha256 for each in kept_bundles(federation.link)] == kept[:MAX_KEPT]
+    assert [bundle.sha256 for bundle in kept_bundles(federation.link)] == kept[
+        :MAX_KEPT
+    ]
 
 
 def test_that_an_earlier_bundle_runs_is_told(federation: Federation) -> None:
@@ -226,8 +229,8 @@ def test_changes_are_told_by_file_with_their_lines() -> None:
     old = {"a": b"1\n2\n3\n", "b": b"x\n", "c": b"same\n"}
     new = {"a": b"1\n3\n4\n5\n", "d": b"y\nz\n", "c": b"same\n"}
     told = [
-        (each.change, each.name, each.added, each.removed)
-        for each in bundle_changes(old, new)
+        (change.change, change.name, change.added, change.removed)
+        for change in bundle_changes(old, new)
     ]
     assert told == [
         ("changed", "a", 2, 1),

@@ -78,18 +78,18 @@ def standing(parties: Parties, online: Collection[str] | None = (), **more: Any)
 def metric(http: TestClient, name: str, **labels: str) -> float | None:
     families = text_string_to_metric_families(http.get("/metrics").text)
     samples = [
-        each
+        sample
         for family in families
-        for each in family.samples
-        if each.name == f"ridgeway_{name}"
+        for sample in family.samples
+        if sample.name == f"ridgeway_{name}"
     ]
-    return next((each.value for each in samples if each.labels == labels), None)
+    return next((sample.value for sample in samples if sample.labels == labels), None)
 
 
 def words_of(found: Any) -> str:
     return " ".join(
-        f"{each['words']} {each['remedy']} {' '.join(each['names'])}"
-        for each in found["obstacles"]
+        f"{problem['words']} {problem['remedy']} {' '.join(problem['names'])}"
+        for problem in found["obstacles"]
     )
 
 
@@ -121,31 +121,31 @@ def test_a_new_folder_has_words_for_everything_that_is_not_there_yet(
 def test_members_their_releases_and_who_is_online_are_shown(later: Parties) -> None:
     """As the ledger and the SuperLink have them."""
     now = standing(later, {"code-1", "law-1"})
-    members = {each["name"]: each for each in now["members"]}
+    members = {member["name"]: member for member in now["members"]}
     assert set(members) == set(MEMBERS)
     assert {name for name, each in members.items() if each["online"]} == {
         "code-1",
         "law-1",
     }
     assert all(
-        each["release"] == 1 and each["in_newest"] and not each["behind"]
-        for each in members.values()
+        member["release"] == 1 and member["in_newest"] and not member["behind"]
+        for member in members.values()
     )
     assert now["round"]["outcome"] == "released" and now["release"] == 1
     assert (now["mode"], now["sentence"]) == ("masked", MODE_SENTENCES["masked"])
-    assert not any("weight" in each for each in now["members"])
+    assert not any("weight" in member for member in now["members"])
 
 
 def test_holders_that_are_away_are_named_and_a_lost_domain_stops_the_round(
     later: Parties,
 ) -> None:
     """medicine has one holder: without it the newest release would lose its domain."""
-    found_ = standing(later, set(MEMBERS) - {"medicine", "law-2"})["obstacles"]
-    assert [(each["stops"], each["names"]) for each in found_] == [
+    obstacles = standing(later, set(MEMBERS) - {"medicine", "law-2"})["obstacles"]
+    assert [(problem["stops"], problem["names"]) for problem in obstacles] == [
         (True, ["medicine"]),
         (False, ["law-2", "medicine"]),
     ]
-    assert "--allow-missing" in found_[0]["remedy"]
+    assert "--allow-missing" in obstacles[0]["remedy"]
     assert standing(later, set(MEMBERS))["obstacles"] == []
 
 
@@ -174,12 +174,12 @@ def test_a_refusal_is_shown_with_its_remedy_and_is_never_more_than_text(
     assert answer.headers["x-content-type-options"] == "nosniff"
     now = answer.json()
     refusal = next(
-        each["refusal"] for each in now["members"] if each["name"] == "law-1"
+        member["refusal"] for member in now["members"] if member["name"] == "law-1"
     )
     assert (
         refusal["reason"] == HOSTILE and "ridgeway client members" in refusal["remedy"]
     )
-    alike = [each for each in now["obstacles"] if HOSTILE in each["words"]]
+    alike = [problem for problem in now["obstacles"] if HOSTILE in problem["words"]]
     assert [each["names"] for each in alike] == [["law-1", "law-2"]]
     assert "round 2 failed: too few holders" in words_of(now)
 
@@ -227,7 +227,7 @@ def test_a_round_is_followed_as_it_runs_and_a_dead_one_is_said_to_be_dead(
         {"name": "ready", "done": 2, "of": 5},
         {"name": "sealed statistics", "done": 1, "of": 5},
     ]
-    states = {each["name"]: each["in_round"] for each in dead["members"]}
+    states = {member["name"]: member["in_round"] for member in dead["members"]}
     assert (
         states["law-1"] == "sealed statistics"
         and states["law-2"] == "refused: not_pinned"
@@ -261,9 +261,9 @@ def test_a_real_round_leaves_its_steps(later: Parties) -> None:
     assert now["round"]["number"] == 2 and now["round"]["outcome"] == "failed"
     assert {"name": "ready", "done": 1, "of": 5} in now["round"]["progress"]["stages"]
     assert now["round"]["progress"]["lines"][-1][0] == "failed"
-    assert [each["absent"] for each in now["members"] if each["name"] == "law-1"] == [
-        ["announce"]
-    ]
+    assert [
+        member["absent"] for member in now["members"] if member["name"] == "law-1"
+    ] == [["announce"]]
 
 
 def test_releases_have_accuracies_with_their_doubt(later: Parties) -> None:
@@ -289,7 +289,7 @@ def test_who_waits_for_its_next_epoch_is_shown_in_the_round(later: Parties) -> N
     with progress_file(later.federation().progress("20300101-000000-abcdef")) as watch:
         run_round(later.federation(), Direct(later), watch)
     now = standing(later, set(MEMBERS))
-    states = {each["name"]: each["in_round"] for each in now["members"]}
+    states = {member["name"]: member["in_round"] for member in now["members"]}
     assert (
         states["law-2"] == "waits for its next epoch"
         and states["law-1"] == "sealed counts"
@@ -417,9 +417,9 @@ def test_a_running_coordinator_tells_metrics_on_loopback(later: Parties) -> None
     serve_metrics(view, port)
     text = httpx.get(f"http://127.0.0.1:{port}/metrics").text
     told = {
-        each.name
+        sample.name
         for family in text_string_to_metric_families(text)
-        for each in family.samples
+        for sample in family.samples
     }
     rules = yaml.safe_load(
         (ROOT / "packages/prometheus/ridgeway-coordinator.rules.yaml").read_text()
@@ -478,12 +478,12 @@ def test_the_ledger_is_read_page_by_page(later: Parties) -> None:
         numbers: list[int] = []
         before = ""
         while True:
-            found_ = http.get(f"/v1/ledger{before}").json()
-            numbers += [each["number"] for each in found_["rows"]]
-            if not found_["older"]:
+            page = http.get(f"/v1/ledger{before}").json()
+            numbers += [row["number"] for row in page["rows"]]
+            if not page["older"]:
                 break
             before = f"?before={numbers[-1]}"
-    assert numbers == list(range(found_["entries"], 0, -1))
+    assert numbers == list(range(page["entries"], 0, -1))
 
 
 def test_certificates_that_end_are_spoken_of(later: Parties) -> None:
@@ -500,7 +500,7 @@ def test_certificates_that_end_are_spoken_of(later: Parties) -> None:
         e["stops"] for e in now["obstacles"]
     )
     ended = standing(later, set(MEMBERS), clock=over)
-    assert [each["stops"] for each in ended["obstacles"]] == [True] and str(
+    assert [problem["stops"] for problem in ended["obstacles"]] == [True] and str(
         later.folder
     ) not in words_of(ended)
     with asked(later, clock=soon) as http:

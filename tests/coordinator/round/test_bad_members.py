@@ -288,9 +288,9 @@ def test_a_member_does_not_send_a_damaged_epoch(parties: Parties) -> None:
     with round_fails(r"would lose medicine.*medicine refused \(failed"):
         round_of(parties, MEMBERS)
     refused = parties.entries("refused")
-    assert [(each["name"], each["step"], each["code"]) for each in refused] == [
-        ("medicine", "seal", "failed")
-    ]
+    assert [
+        (refusal["name"], refusal["step"], refusal["code"]) for refusal in refused
+    ] == [("medicine", "seal", "failed")]
 
 
 @pytest.mark.parametrize("seed", seeds(8, 3))

@@ -139,10 +139,10 @@ def test_retired_holders_are_neither_counted_nor_asked(parties: Parties) -> None
     with pytest.raises(RoundFailed):
         round_of(parties, transport, events.append)
     assert {name for name, _ in transport.asked} == {"code-1", "code-2"}
-    assert [each.holders for each in of_kind(RoundOpened, events)] == [3]
-    assert {(each.online, each.wanted) for each in of_kind(HoldersAwaited, events)} == {
-        (2, 3)
-    }
+    assert [event.holders for event in of_kind(RoundOpened, events)] == [3]
+    assert {
+        (event.online, event.wanted) for event in of_kind(HoldersAwaited, events)
+    } == {(2, 3)}
     assert not of_kind(AnswerRefused, events)
 
 
@@ -175,7 +175,7 @@ def test_a_holder_whose_disk_is_full_is_named_so(
     transport.failure = failure
     events: list[Event] = []
     dry_run(parties, transport, events.append)
-    assert [(each.name, each.code) for each in of_kind(AnswerRefused, events)] == [
+    assert [(event.name, event.code) for event in of_kind(AnswerRefused, events)] == [
         ("medicine", "disk_full")
     ]
     round_of(parties, Asked(parties))
@@ -191,7 +191,7 @@ def test_a_member_that_misses_others_names_them(parties: Parties) -> None:
     roster = parties.homes["medicine"] / "roster.json"
     content = json.loads(roster.read_text())
     content["members"] = [
-        each for each in content["members"] if not each["name"].startswith("law")
+        member for member in content["members"] if not member["name"].startswith("law")
     ]
     roster.write_text(json.dumps(content))
     events: list[Event] = []
@@ -284,8 +284,8 @@ def snapshot(parties: Parties, name: str) -> tuple[Any, ...]:
     """What a holder has paid, signed, opened and holds."""
     holder = parties.holder(name)
     noted = [
-        (each.kind, each.facts)
-        for each in holder.journal.entries("signed", "opened", "spent", "cohort")
+        (entry.kind, entry.facts)
+        for entry in holder.journal.entries("signed", "opened", "spent", "cohort")
     ]
     return (
         noted,
@@ -333,7 +333,7 @@ def test_a_dry_run_leaves_nothing_and_charges_nobody(any_mode: Parties) -> None:
         assert federation.standing.rounds == rounds
         assert contents(federation.folder / "contributions") == files
         assert {name: snapshot(parties, name) for name in MEMBERS} == holders
-        assert [each.number for each in of_kind(RoundOpened, events)] == [0]
+        assert [event.number for event in of_kind(RoundOpened, events)] == [0]
         assert round_of(parties, Asked(parties)).number == number
         if parties.standing.rounds == 2:
             new_epochs(parties)
@@ -358,7 +358,7 @@ def test_dry_runs_without_end_are_no_other_for_a_holder_than_one(
                 for name, each in answers.items()
             }
         )
-    assert all(each == offers[0] for each in offers)
+    assert all(offer == offers[0] for offer in offers)
     assert round_of(any_mode, Asked(any_mode)).number == 1
 
 
@@ -389,7 +389,7 @@ def test_a_dry_run_ends_as_the_round_would(parties: Parties) -> None:
     new_epochs(parties, "code-1", "law-1", "law-2")
     events: list[Event] = []
     dry_run(parties, Asked(parties), events.append)
-    assert [each.names for each in of_kind(HoldersWaiting, events)] == [["code-2"]]
+    assert [event.names for event in of_kind(HoldersWaiting, events)] == [["code-2"]]
     published = round_of(parties, Asked(parties))
     assert names_of(published) == set(MEMBERS) - {"code-2"}
     transport = Asked(parties)
@@ -510,7 +510,7 @@ def test_the_command_says_what_each_has_to_do(
     assert ["absent", "medicine", "no"] in said
     facts = shop.call(*command, "--json").json
     assert (facts["released"], facts["absent"]) == (False, ["medicine"])
-    assert [(each["name"], each["code"]) for each in facts["refused"]] == [
+    assert [(refusal["name"], refusal["code"]) for refusal in facts["refused"]] == [
         ("law-2", "bundle_refused")
     ]
     transport = Asked(parties, "law-1", "law-2", "code-1")

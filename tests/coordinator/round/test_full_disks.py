@@ -112,7 +112,9 @@ def test_a_holder_whose_disk_is_full_sends_nothing_that_it_could_not_note(
         published = round_of(tried, transport)
         holder, federation = tried.holder(FULL), tried.federation()
         sealed = [
-            each for each in transport.sent_by(FULL) if isinstance(each, SealedSums)
+            message
+            for message in transport.sent_by(FULL)
+            if isinstance(message, SealedSums)
         ]
         assert [each.lot for each in sealed] == [
             entry.facts["lot"] for entry in holder.journal.entries("sent")

@@ -127,7 +127,7 @@ def test_a_holder_whose_process_is_killed_at_any_exchange_spoils_no_round(
     steps = EXCHANGES if dealing == "everybody" else LARGE_EXCHANGES
     made, exchanges = round_over(parties, Shaky(parties, killed, answered))
     assert made.domains == ("code", "law", "medicine")
-    assert {each.name for each in made.members} == set(MEMBERS) - (
+    assert {member.name for member in made.members} == set(MEMBERS) - (
         {VICTIM} if killed <= 3 else set()
     )
     again = ["confirm_sum"] * (

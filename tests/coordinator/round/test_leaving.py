@@ -80,9 +80,9 @@ def test_a_domain_that_nobody_has_any_more_is_named_until_the_operator_lets_it_g
     ):
         round_of(parties)
     [problem] = [
-        each
-        for each in problems(parties.federation(), set(PEOPLE), None, NOW)
-        if "has left" in each.words
+        problem
+        for problem in problems(parties.federation(), set(PEOPLE), None, NOW)
+        if "has left" in problem.words
     ]
     assert problem.stops and problem.names == ("law",)
     if for_good:

@@ -81,8 +81,8 @@ def test_the_round_after_a_domain_has_left_waits_for_new_epochs(
     assert published.domains == ("code", "law")
     assert names_of(published) == set(MEMBERS) - {"medicine"}
     totals = [
-        {member["source"] for member in each["members"]}
-        for each in later.entries("totalled")
+        {member["source"] for member in entry["members"]}
+        for entry in later.entries("totalled")
     ]
     assert len(totals) == 2 and not totals[0] & totals[1]
     later.federation().ledger.verify()
@@ -179,8 +179,8 @@ class Lying(Direct):
 
 def refusals(parties: Parties) -> list[tuple[str, str, str]]:
     return [
-        (each["name"], each["step"], each["code"])
-        for each in parties.entries("refused")
+        (entry["name"], entry["step"], entry["code"])
+        for entry in parties.entries("refused")
     ]
 
 

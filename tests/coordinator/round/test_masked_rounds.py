@@ -368,7 +368,7 @@ def test_other_settings_make_another_release_of_the_same_total_and_counts(
 
 def lots(transport: Direct) -> list[str]:
     messages = [message for _, message in transport.messages]
-    return [each.lot for each in of_kind(SealedSums, messages)]
+    return [message.lot for message in of_kind(SealedSums, messages)]
 
 
 # One epoch, one total
@@ -385,7 +385,7 @@ def test_one_that_has_joined_waits_until_all_open_new_epochs(later: Parties) -> 
     ):
         round_of(later, transport=transport)
     assert not kinds(transport, SealedSums)
-    assert [each.number for each in later.standing.releases] == [1]
+    assert [release.number for release in later.standing.releases] == [1]
     later.new_epochs()
     names = [*MEMBERS, "poetry"]
     assert round_of(later, names).domains == ("code", "law", "medicine", "poetry")
@@ -405,7 +405,7 @@ def test_one_new_epoch_is_in_no_total_with_old_ones(later: Parties) -> None:
     seen: list[Any] = []
     published = run_round(later.federation(), Direct(later, MEMBERS), seen.append)
     assert names_of(published) == set(MEMBERS) - {"law-2"}
-    assert [each.names for each in of_kind(HoldersWaiting, seen)] == [["law-2"]]
+    assert [event.names for event in of_kind(HoldersWaiting, seen)] == [["law-2"]]
 
 
 def test_some_that_have_signed_before_a_crash_sign_the_same_again(

@@ -445,7 +445,7 @@ def test_a_holder_refuses_an_older_release_and_another_one_under_a_number_it_has
     is.
     """
     releases = [round_of(parties, down=("law",))[0], round_of(parties)[0]]
-    folders = [parties.release_folder(each.number) for each in releases]
+    folders = [parties.release_folder(release.number) for release in releases]
     stored = contents(parties.holder("law").release_folder(2))
     assert (
         refusal(parties, delivery(parties, 1, folders[0], releases[0].release))

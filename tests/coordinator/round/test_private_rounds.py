@@ -311,10 +311,10 @@ def test_a_router_that_is_surely_worse_is_not_published(
     with round_fails(r"worse than release 0002, .* --accept-worse code"):
         next_round(seen.append)
     worse = of_kind(RouterWorse, seen)
-    assert {(each.before, each.after) for each in worse} == {
+    assert {(event.before, event.after) for event in worse} == {
         ((60.0, 92.0), (10.0, 55.0))
     }
-    wishes = RoundWishes(accept_worse=tuple(each.domain for each in worse))
+    wishes = RoundWishes(accept_worse=tuple(event.domain for event in worse))
     assert run_round(new.federation(), Direct(new), no_watch, wishes).number == 3
 
 
@@ -473,7 +473,7 @@ def test_an_older_copy_of_a_holders_folder_does_not_give_the_budget_back(
         for name, reply in transport.replies
         if name == "law-1"
     ]
-    assert "older_copy" in {each.code for each in of_kind(Refusal, refused)}
+    assert "older_copy" in {refusal.code for refusal in of_kind(Refusal, refused)}
     assert len(expenses(new, "law-1")) == 2
 
 
@@ -515,9 +515,9 @@ def test_a_release_that_does_not_follow_from_its_total_is_refused(
     transport = Direct(new)
     round_of(new, transport)
     refused = [message for _, message in transport.messages]
-    assert [each.code for each in of_kind(Refusal, refused)] == ["bad_release"] * len(
-        MEMBERS
-    )
+    assert [refusal.code for refusal in of_kind(Refusal, refused)] == [
+        "bad_release"
+    ] * len(MEMBERS)
     assert {new.holder(name).newest for name in MEMBERS} == {0}
 
 
@@ -534,9 +534,9 @@ def test_a_release_of_other_domains_than_were_solved_is_refused(
     transport = Direct(new)
     round_of(new, transport)
     refused = [message for _, message in transport.messages]
-    assert [each.code for each in of_kind(Refusal, refused)] == ["bad_release"] * len(
-        MEMBERS
-    )
+    assert [refusal.code for refusal in of_kind(Refusal, refused)] == [
+        "bad_release"
+    ] * len(MEMBERS)
 
 
 def asked(parties: Parties, message: Message, blobs: Sequence[Blob] = ()) -> Any:

@@ -20,7 +20,7 @@ from ridgeway.common.base.errors import (
     ReleaseError,
 )
 from ridgeway.common.base.files import canonical_json
-from ridgeway.common.base.identity import hand_over, load_identity, next_key
+from ridgeway.common.base.identity import HandOver, hand_over, load_identity, next_key
 from ridgeway.common.base.journal import system_clock
 from ridgeway.common.deploy.notice import NOTICE
 from ridgeway.common.protocol.invitation import INVITE
@@ -57,6 +57,10 @@ def parties(tmp_path: Path, haste: None) -> Parties:
     return made
 
 
+def renew(parties: Parties) -> HandOver:
+    return parties.federation().renew_key()
+
+
 def another_round(parties: Parties) -> int:
     for name in ONE_EACH:
         parties.ready(name)
@@ -85,7 +89,7 @@ def test_holders_follow_the_chain_from_the_key_they_pinned(parties: Parties) -> 
     """Twice: the rounds go on, what was signed before stays good, and every record verifies."""
     first = parties.federation().identity.public
     for number in (2, 3):
-        parties.federation().renew_key()
+        renew(parties)
         assert another_round(parties) == number
     federation = parties.federation()
     assert federation.identity.public not in (first, federation.keys[1])
@@ -99,7 +103,9 @@ def test_holders_follow_the_chain_from_the_key_they_pinned(parties: Parties) -> 
         )
         assert holder.newest == 3
         assert [
-            each.words for each in HolderRecord(holder.folder).check() if not each.good
+            check.words
+            for check in HolderRecord(holder.folder).check()
+            if not check.good
         ] == []
 
 
@@ -108,7 +114,7 @@ def test_what_the_key_before_signed_is_verified_without_another_round(
 ) -> None:
     """The release was signed before the hand-over, which came by the notice."""
     announce(parties.federation())
-    parties.federation().renew_key()
+    renew(parties)
     federation = parties.federation()
     announce(federation)
     home, pinned = parties.homes["law"], federation.keys[0]
@@ -119,7 +125,7 @@ def test_what_the_key_before_signed_is_verified_without_another_round(
     )
     assert federation.identity.public in words
     assert pinned in words
-    results = {each.name: each for each in HolderRecord(home).check()}
+    results = {check.name: check for check in HolderRecord(home).check()}
     assert all(each.good for each in results.values())
     assert federation.identity.public in results["keys"].words
 
@@ -129,7 +135,7 @@ def test_the_key_before_signs_nothing_that_a_holder_takes_any_more(
 ) -> None:
     """Requests and notices: whoever met the hand-over refuses, and says which key holds."""
     stolen = thief(parties)
-    parties.federation().renew_key()
+    renew(parties)
     assert asked(parties, "law", stolen) == "here"  # it has met nothing yet
     assert asked(parties, "law", parties.federation()) == "here"
     assert asked(parties, "law", stolen) == "key_handed_over"
@@ -150,15 +156,15 @@ def test_a_second_hand_over_of_the_old_key_is_refused(parties: Parties) -> None:
     has the proof.
     """
     stolen = thief(parties)
-    parties.federation().renew_key()
+    renew(parties)
     assert asked(parties, "law", parties.federation()) == "here"
     stolen.renew_key()
     assert asked(parties, "law", stolen) == "forked_key"
     assert asked(parties, "law", parties.federation()) == "here"
     [keys] = [
-        each
-        for each in HolderRecord(parties.homes["law"]).check()
-        if each.name == "keys"
+        check
+        for check in HolderRecord(parties.homes["law"]).check()
+        if check.name == "keys"
     ]
     assert "handed over twice" in keys.words
     with pytest.raises(FormatError, match="handed over twice"):
@@ -178,7 +184,7 @@ def test_whoever_met_the_thief_first_refuses_the_operator(parties: Parties) -> N
     stolen = thief(parties)
     stolen.renew_key()
     assert asked(parties, "law", stolen) == "here"
-    parties.federation().renew_key()
+    renew(parties)
     assert asked(parties, "law", parties.federation()) == "forked_key"
 
 
@@ -189,7 +195,7 @@ def test_a_release_is_verified_by_whoever_pinned_an_earlier_key(
     later one.
     """
     old = parties.federation().identity.public
-    parties.federation().renew_key()
+    renew(parties)
     another_round(parties)
     federation = parties.federation()
     folder = federation.release_folder(2)
@@ -213,7 +219,7 @@ def test_the_public_chain_does_not_let_the_old_key_sign_for_the_new_one(
     refuses it.
     """
     stolen = thief(parties)
-    parties.federation().renew_key()
+    renew(parties)
     federation = parties.federation()
     folder = tmp_path / "forged"
     shutil.copytree(stolen.release_folder(1), folder)
@@ -227,7 +233,7 @@ def test_the_public_chain_does_not_let_the_old_key_sign_for_the_new_one(
 def test_an_amended_release_keeps_its_chain(parties: Parties) -> None:
     """As `evaluate --sign` amends it, which knows the key file alone."""
     old = parties.federation().identity.public
-    parties.federation().renew_key()
+    renew(parties)
     another_round(parties)
     folder = parties.release_folder(2)
     amend_release(
@@ -266,7 +272,7 @@ def test_a_running_service_follows_the_hand_over_and_does_not_go_back(
     current = CurrentRelease(
         ReleaseSource(latest, stolen.identity.public if pinned else None)
     )
-    parties.federation().renew_key()
+    renew(parties)
     another_round(parties)
     assert current.refresh()
     assert (current.refused, current.served.release.signer) == (
@@ -295,7 +301,7 @@ def test_a_running_service_learns_of_a_hand_over_from_a_release_that_it_cannot_u
             raise InputError("nobody serves this")
 
     current = CurrentRelease(ReleaseSource(latest, stolen.identity.public, check=check))
-    parties.federation().renew_key()
+    renew(parties)
     another_round(parties)
     assert current.refresh()
     assert current.refused == "nobody serves this"
@@ -313,7 +319,7 @@ def test_a_release_whose_own_chain_hands_its_signers_key_over_is_refused(
     valid.
     """
     stolen = thief(parties)
-    parties.federation().renew_key()
+    renew(parties)
     sign_again(stolen.release_folder(1), stolen.identity, {})
     assert (
         load_release(stolen.release_folder(1), key=stolen.identity.public).signer
@@ -322,7 +328,7 @@ def test_a_release_whose_own_chain_hands_its_signers_key_over_is_refused(
     manifest = stolen.release_folder(1) / "manifest.json"
     body = json.loads(manifest.read_bytes())
     body["signature"]["handovers"] = [
-        each.to_json() for each in parties.federation().identity.handovers
+        link.to_json() for link in parties.federation().identity.handovers
     ]
     manifest.write_bytes(canonical_json(body))
     with pytest.raises(ReleaseError, match="not by the key you trust"):
@@ -337,7 +343,7 @@ def test_a_renewal_that_is_cut_off_is_brought_to_its_end(parties: Parties) -> No
     old = (folder / KEY).read_bytes()
     next_key(folder / KEY).write_bytes(b"half a key")
     assert parties.federation().identity.public == load_identity(folder / KEY).public
-    link = parties.federation().renew_key()
+    link = renew(parties)
     (folder / KEY).rename(next_key(folder / KEY))
     (folder / KEY).write_bytes(old)
     assert parties.federation().identity.public == link.after
@@ -349,7 +355,7 @@ def test_a_renewal_that_is_cut_off_is_brought_to_its_end(parties: Parties) -> No
 def test_a_backup_keeps_the_chain(parties: Parties, tmp_path: Path) -> None:
     """And one from before the renewal is refused by holders that met it, with words that say so."""
     back_up(parties.federation(), tmp_path / "before.backup")
-    parties.federation().renew_key()
+    renew(parties)
     another_round(parties)
     back_up(parties.federation(), tmp_path / "after.backup")
     restore(tmp_path / "after.backup", tmp_path / "after")
@@ -392,7 +398,7 @@ def test_the_operator_renews_and_holders_follow_by_commands(
     assert shop.call("client", "members", home, "--invite", folder / "invite").code == 0
     status = shop.call("client", "status", home, "--json").json
     assert status["coordinator"] == facts["after"]
-    assert [(each["whose"], each["after"]) for each in status["handovers"]] == [
+    assert [(link["whose"], link["after"]) for link in status["handovers"]] == [
         ("the coordinator", facts["after"])
     ]
     assert "handed over to" in shop.call("client", "status", home).stderr
@@ -434,6 +440,6 @@ def test_a_holder_renews_and_is_admitted_by_commands(
     )
     assert parties.standing.roster["law"].key == facts["key"]
     assert "(you)" in {
-        each["whose"]
-        for each in shop.call("client", "status", law, "--json").json["handovers"]
+        link["whose"]
+        for link in shop.call("client", "status", law, "--json").json["handovers"]
     }

@@ -128,6 +128,6 @@ def test_of_many_totals_the_newest_are_kept_and_a_removed_holder_is_in_none(
     ledger.erase_outdated()
     ledger.verify()
     kept = later.sums_files()
-    assert {each.digest for each in ledger.standing().totals} <= kept
+    assert {total.digest for total in ledger.standing().totals} <= kept
     remove(later.federation(), "code-1")
     assert not later.sums_files()

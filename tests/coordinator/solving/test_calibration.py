@@ -45,7 +45,12 @@ def test_a_temperature_lies_between_those_that_were_tried() -> None:
     for heat in (0.9, 1.3, 2.0):
         found = lowest_between(
             tried,
-            np.array([0.25 + (np.log(each) - np.log(heat)) ** 2 for each in tried]),
+            np.array(
+                [
+                    0.25 + (np.log(temperature) - np.log(heat)) ** 2
+                    for temperature in tried
+                ]
+            ),
         )
         assert found == pytest.approx((0.25, heat, found.nearest))
         assert abs(np.log2(tried[found.nearest] / heat)) <= 1 / 8

@@ -80,13 +80,20 @@ def sampled(*words: int, **named: int) -> list[Prepared]:
             "given twice",
         ),
         # a fingerprint that does not fit its sums is a forgery or a mistake, not a crash
-        ([LAW, CODE, of_sums(NARROW)], ShapeMismatch, ""),
+        ([LAW, CODE, of_sums(NARROW)], ShapeMismatch, None),
         # whatever becomes visible is checked, even if it never was a file
-        ([of_sums(single_domain(IMPOSSIBLE)), LAW], BrokenIdentity, ""),
+        (
+            [of_sums(single_domain(IMPOSSIBLE)), prepared("law", ENCODER, 1, count=2)],
+            BrokenIdentity,
+            None,
+        ),
     ],
 )
 def test_what_does_not_add_up_is_refused_in_words(
-    parts: list[Prepared], error: type[Exception], words: str, weighting: Weighting
+    parts: list[Prepared],
+    error: type[Exception],
+    words: str | None,
+    weighting: Weighting,
 ) -> None:
     """Nothing, one domain, other encoders, other samples, the same sums twice, sums of no text."""
     with pytest.raises(error, match=words):
