@@ -19,9 +19,9 @@ from ridgeway.common.base.errors import ReleaseError
 from ridgeway.common.base.operating_system import cores
 from ridgeway.common.base.settings import SentenceUse
 from ridgeway.common.encoding.sentence_encoder import UseEncoder
+from ridgeway.common.http import server
 from ridgeway.common.routing.release_watch import CurrentRelease
 from ridgeway.common.routing.router import Router, origin
-from ridgeway.common.serve import serve_command
 from ridgeway.common.serve.http_app import create_app
 from ridgeway.common.serve.routing.current_release import ReleaseSource
 from ridgeway.common.serve.routing.routing_service import RoutingService
@@ -201,7 +201,7 @@ def test_without_the_wheel_a_release_with_sentences_is_refused(
         match="signed but unusable: the sentence encoder is not on this machine",
     ):
         CurrentRelease(ReleaseSource(folder))
-    monkeypatch.setattr(serve_command, "bind_sockets", lambda address: [])
+    monkeypatch.setattr(server, "bind_sockets", lambda address: [])
     done = Workshop(tmp_path).call("serve", folder)
     assert done.code == 2
     assert MISSING in done.stderr.splitlines()[-1]
