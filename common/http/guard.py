@@ -169,11 +169,7 @@ class RequestGuard:
                 request.account.close()
 
     async def _serve(
-        self,
-        scope: Scope,
-        receive: Receive,
-        send: Send,
-        headers: RequestHeaders,
+        self, scope: Scope, receive: Receive, send: Send, headers: RequestHeaders
     ) -> None:
         began = time.perf_counter()
         request = current_request()

@@ -167,14 +167,14 @@ def merged_metrics(texts: list[tuple[bytes, bool]]) -> bytes:
     return generate_latest(_Collected(families.values()))
 
 
+@dataclass(frozen=True, slots=True)
 class _Collected(Collector):
     """Metrics that were put together before."""
 
-    def __init__(self, families: Iterable[Metric]) -> None:
-        self._families = families
+    families: Iterable[Metric]
 
     def collect(self) -> Iterable[Metric]:
-        return self._families
+        return self.families
 
 
 def _is_running(pid: int) -> bool:

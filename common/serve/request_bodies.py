@@ -277,8 +277,10 @@ class ResponseItem(BaseModel):
 
     @property
     def text(self) -> str:
-        if self.role is None or isinstance(self.content, str):
-            return self.content if self.role is not None else ""
+        if self.role is None:
+            return ""
+        if isinstance(self.content, str):
+            return self.content
         parts = self.content if isinstance(self.content, list) else []
         texts = [part.get("text") for part in parts if isinstance(part, dict)]
         return "\n".join(text for text in texts if isinstance(text, str))

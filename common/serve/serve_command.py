@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -24,29 +24,16 @@ from ridgeway.common.cli.options import (
     option,
 )
 from ridgeway.common.cli.terminal import BAD_INPUT, count, step
-from ridgeway.common.experts.experts_file import ExpertsFile
-from ridgeway.common.http.access_rules import AccessRules, is_loopback, make_rules
-from ridgeway.common.http.log_lines import is_json, set_up_logs
-from ridgeway.common.http.server import Address, bind_sockets, find_certificate, run
-from ridgeway.common.http.workers import (
-    PeerMetrics,
-    ServingWorker,
-    Supervisor,
-    shared_folder,
-)
-from ridgeway.common.routing.release_watch import find_release
-from ridgeway.common.routing.router import Router
-from ridgeway.common.serve.gateway.gateway import Gateway
-from ridgeway.common.serve.http_app import create_app
-from ridgeway.common.serve.routing.current_release import ReleaseSource, ServedRelease
-from ridgeway.common.serve.routing.routing_service import RoutingService
-from ridgeway.common.serve.rules import RoutingRules
-from ridgeway.common.serve.serve_settings import (
-    ServeSettings,
-    serve_settings,
-    write_template,
-)
-from ridgeway.common.serve.tracing import sent_spans
+
+if TYPE_CHECKING:
+    from ridgeway.common.http.access_rules import AccessRules
+    from ridgeway.common.http.server import Address
+    from ridgeway.common.http.workers import ServingWorker
+    from ridgeway.common.routing.router import Router
+    from ridgeway.common.serve.gateway.gateway import Gateway
+    from ridgeway.common.serve.routing.current_release import ServedRelease
+    from ridgeway.common.serve.routing.routing_service import RoutingService
+    from ridgeway.common.serve.serve_settings import ServeSettings
 
 MIB = 1024**2
 
@@ -67,6 +54,8 @@ Config = Annotated[
 
 
 def _write_config(path: Path | None) -> None:
+    from ridgeway.common.serve.serve_settings import write_template
+
     if path is not None:
         write_template(path)
         step("wrote", str(path))
@@ -118,6 +107,9 @@ def serve(
     RELEASE is the folder of a release, or a coordinator's folder or its releases/: then the newest
     release, and those with higher numbers that follow it. Further settings are in serve.toml.
     """
+    from ridgeway.common.http.log_lines import set_up_logs
+    from ridgeway.common.serve.serve_settings import serve_settings
+
     settings = serve_settings(
         config,
         host=host,
@@ -135,6 +127,9 @@ def serve(
 
 
 def _serve(release: Path, settings: ServeSettings) -> None:
+    from ridgeway.common.http.server import bind_sockets
+    from ridgeway.common.http.workers import Supervisor, shared_folder
+
     _rules(settings)  # raises before anything listens
     job = ServeJob(release, settings, bind_sockets(_address(settings)))
     if settings.workers == 1:
@@ -147,11 +142,15 @@ def _serve(release: Path, settings: ServeSettings) -> None:
 
 
 def _address(settings: ServeSettings) -> Address:
+    from ridgeway.common.http.server import Address, find_certificate
+
     certificate = find_certificate(settings.tls_cert, settings.tls_key)
     return Address(settings.host, settings.port, certificate)
 
 
 def _rules(settings: ServeSettings) -> AccessRules:
+    from ridgeway.common.http.access_rules import make_rules
+
     rules = make_rules(
         settings.host,
         settings.keys,
@@ -172,6 +171,8 @@ def _rules(settings: ServeSettings) -> AccessRules:
 @contextlib.contextmanager
 def _errors_as_lines() -> Iterator[None]:
     """An error ends the command with a line of the log where these are JSON."""
+    from ridgeway.common.http.log_lines import is_json
+
     try:
         yield
     except (RidgewayError, OSError) as error:
@@ -183,6 +184,8 @@ def _errors_as_lines() -> Iterator[None]:
 
 def _say(verb: str, subject: str, *figures: str) -> None:
     """A step; where lines of the log are JSON, one of them, whatever the level is."""
+    from ridgeway.common.http.log_lines import is_json
+
     if is_json():
         words = " ".join((verb, subject, *figures))
         log.handle(log.makeRecord(log.name, logging.INFO, "", 0, words, (), None))
@@ -200,7 +203,14 @@ class ServeJob:
 
 
 def _serve_here(job: ServeJob, worker: ServingWorker | None) -> None:
-    """In this process."""
+    """In this process; what takes threads is imported after the others were started."""
+    from ridgeway.common.http.access_rules import is_loopback
+    from ridgeway.common.http.log_lines import set_up_logs
+    from ridgeway.common.http.server import run
+    from ridgeway.common.http.workers import PeerMetrics
+    from ridgeway.common.serve.http_app import create_app
+    from ridgeway.common.serve.tracing import sent_spans
+
     settings = job.settings
     set_up_logs(settings.log_format, settings.log_level)
     address = _address(settings)
@@ -236,6 +246,13 @@ def _service_and_gateway(
     job: ServeJob, responses: Path | None, shared: Path | None
 ) -> tuple[RoutingService, Gateway | None]:
     """The release that is served, and the experts behind it."""
+    from ridgeway.common.experts.experts_file import ExpertsFile
+    from ridgeway.common.routing.release_watch import find_release
+    from ridgeway.common.serve.gateway.gateway import Gateway
+    from ridgeway.common.serve.routing.current_release import ReleaseSource
+    from ridgeway.common.serve.routing.routing_service import RoutingService
+    from ridgeway.common.serve.rules import RoutingRules
+
     settings = job.settings
     experts = ExpertsFile(settings.experts) if settings.experts else None
     rules = RoutingRules(settings.rules)

@@ -71,5 +71,5 @@ def test_what_is_held_is_the_sum_of_what_each_holds_and_never_above_the_limit(
             continue
         refused += 1
         assert held.total == before and before + size > 100
-    assert held.total == sum(each.size for each in holdings) <= 100
+    assert held.total == sum(holding.size for holding in holdings) <= 100
     assert len(refusals) == refused

@@ -47,12 +47,12 @@ def streams(draw: st.DrawFn) -> bytes:
 def cut(draw: st.DrawFn) -> list[bytes]:
     """A stream in pieces, as a network might cut it."""
     whole = draw(streams())
-    places = sorted(
+    cuts = sorted(
         draw(st.sets(st.integers(1, max(1, len(whole) - 1)), max_size=8)) - {len(whole)}
     )
     return [
         whole[start:end]
-        for start, end in zip([0, *places], [*places, len(whole)], strict=True)
+        for start, end in zip([0, *cuts], [*cuts, len(whole)], strict=True)
     ]
 
 
@@ -100,10 +100,10 @@ def test_a_stream_that_dies_leaves_whole_events_behind(pieces: list[bytes]) -> N
     assert b"".join(pieces).startswith(b"".join(got))
 
 
-@given(pieces=cut(), place=st.integers(0, 7))
-def test_nothing_whole_waits(pieces: list[bytes], place: int) -> None:
+@given(pieces=cut(), index=st.integers(0, 7))
+def test_nothing_whole_waits(pieces: list[bytes], index: int) -> None:
     """An event is handed on with the piece that ends it, not with a later one."""
-    sent = pieces[: place + 1]
+    sent = pieces[: index + 1]
     got, _ = passed(source(sent, error=ConnectionResetError()))
     rest = b"".join(sent)[len(b"".join(got)) :]
     assert b"\n\n" not in rest and b"\r\n\r\n" not in rest

@@ -96,11 +96,9 @@ class CircuitBreaker:
 
     def wait_s(self) -> float:
         """How long it will surely let no request through."""
-        return (
-            max(0.0, self._since + PAUSE_S - self._clock())
-            if self.state == "down"
-            else 0.0
-        )
+        if self.state != "down":
+            return 0.0
+        return max(0.0, self._since + PAUSE_S - self._clock())
 
     def answer_began(self, ticket: int) -> None:
         """An answer has begun: enough to end a trial, though not yet to forget earlier failures."""
@@ -171,11 +169,9 @@ class AddressLink:
     def state(self) -> ShownState:
         if not self.is_healthy:
             return "down"
-        return (
-            "refusing"
-            if self.refusing and self.breaker.state == "up"
-            else self.breaker.state
-        )
+        if self.refusing and self.breaker.state == "up":
+            return "refusing"
+        return self.breaker.state
 
     def is_full(self) -> bool:
         return self.running >= self._expert.max_concurrent

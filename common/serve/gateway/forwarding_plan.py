@@ -310,11 +310,9 @@ class ForwardingPlanner:
         """Where a conversation is; if that is not known, where it must have been when its user
         spoke before.
         """
-        assignment = (
-            None
-            if exchange.found_by is None
-            else self._conversations.find(exchange.found_by)
-        )
+        assignment = None
+        if exchange.found_by is not None:
+            assignment = self._conversations.find(exchange.found_by)
         if assignment is None and exchange.before is not None:
             served, decision = await self._service.threads.route_turns(
                 exchange.before.turns
@@ -322,11 +320,9 @@ class ForwardingPlanner:
             choice = connected.chooser(served.router).choose(decision)
             if choice is not None:
                 assignment = _new_assignment(decision, choice)
-        return (
-            assignment
-            if assignment is not None and assignment.expert in connected.links
-            else None
-        )
+        if assignment is None or assignment.expert not in connected.links:
+            return None
+        return assignment
 
     def _forced(self, model: str, connected: ConnectedExperts) -> ForwardingPlan:
         """A client that names an expert gets that one or an error, never another in its place."""

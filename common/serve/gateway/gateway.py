@@ -13,7 +13,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
 from fastapi import APIRouter, Request, Response
@@ -255,20 +255,19 @@ class Gateway:
         before = self._connected.links
         links: dict[str, ExpertLink] = {}
         metrics = self._service.metrics
+        gauges = {
+            metrics.expert_up: ExpertLink.is_well,
+            metrics.expert_addresses_up: ExpertLink.addresses_up,
+            metrics.expert_in_flight: ExpertLink.in_flight,
+        }
         for name, expert in self.file.experts.experts.items():
             link = before.get(name)
             key = self.file.key(name)
             if link is None or not link.is_for(expert, key):
-                link = ExpertLink(name, expert, key, self._service.metrics, self._clock)
+                link = ExpertLink(name, expert, key, metrics, self._clock)
             links[name] = link
-            metrics.expert_up.labels(name).set_function(link.is_well)
-            metrics.expert_addresses_up.labels(name).set_function(link.addresses_up)
-            metrics.expert_in_flight.labels(name).set_function(link.in_flight)
-        gauges = (
-            metrics.expert_up,
-            metrics.expert_addresses_up,
-            metrics.expert_in_flight,
-        )
+            for gauge, measure in gauges.items():
+                gauge.labels(name).set_function(partial(measure, link))
         for name in before.keys() - links.keys():
             for gauge in gauges:
                 gauge.remove(name)

@@ -36,7 +36,7 @@ def test_the_file_holds_no_key_and_is_its_owners_alone(file: Path) -> None:
         and key[3:] not in content
     )
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    assert [(each.name, each.sha256, each.rate) for each in read_keys(file)] == [
+    assert [(entry.name, entry.sha256, entry.rate) for entry in read_keys(file)] == [
         ("app", entry.sha256, 2.5)
     ]
     ring = KeyRing(file)
@@ -185,8 +185,8 @@ def test_the_commands_show_a_key_once(tmp_path: Path) -> None:
         "app" in listed.stdout and "other" in listed.stdout and key not in listed.stdout
     )
     assert [
-        (each["name"], each["rate"])
-        for each in shop.call("keys", "list", "keys.toml", "--json").json
+        (entry["name"], entry["rate"])
+        for entry in shop.call("keys", "list", "keys.toml", "--json").json
     ] == [
         ("app", 5.0),
         ("other", None),

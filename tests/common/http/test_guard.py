@@ -82,9 +82,9 @@ class Door:
         client: str = "10.0.0.1",
         receive: Callable[[], Any] | None = None,
     ) -> Reply:
-        told = {**HOST, **(headers or {})}
-        if body is not None and "content-length" not in told:
-            told["transfer-encoding"] = "chunked"
+        sent_headers = {**HOST, **(headers or {})}
+        if body is not None and "content-length" not in sent_headers:
+            sent_headers["transfer-encoding"] = "chunked"
         scope = {
             "type": "http",
             "http_version": "1.1",
@@ -95,7 +95,7 @@ class Door:
             "query_string": b"",
             "root_path": "",
             "headers": [
-                (name.encode(), value.encode()) for name, value in told.items()
+                (name.encode(), value.encode()) for name, value in sent_headers.items()
             ],
             "client": (client, 5000),
             "server": ("127.0.0.1", 8080),
@@ -387,11 +387,11 @@ def test_an_allowed_site_may_ask_and_read(keyed: Keyed) -> None:
     """allow_origin answers the browser's question without a key, and lets the page read answers,
     errors as well.
     """
-    ours = "https://app.example.com"
-    rules = make_rules("0.0.0.0", keyed.file, origins=[f"{ours}:443/"])
+    allowed = "https://app.example.com"
+    rules = make_rules("0.0.0.0", keyed.file, origins=[f"{allowed}:443/"])
     door = Door(rules)
     asks = {
-        "origin": ours,
+        "origin": allowed,
         "access-control-request-method": "POST",
         "access-control-request-headers": "authorization",
     }
@@ -401,18 +401,18 @@ def test_an_allowed_site_may_ask_and_read(keyed: Keyed) -> None:
         and asked.body == b""
         and "content-length" not in asked.headers
     )
-    assert asked.headers["access-control-allow-origin"] == ours
+    assert asked.headers["access-control-allow-origin"] == allowed
     assert "authorization" in asked.headers["access-control-allow-headers"]
     for headers, status in (
-        ({"origin": ours}, 401),
-        ({"origin": ours, **keyed.bearer}, 200),
+        ({"origin": allowed}, 401),
+        ({"origin": allowed, **keyed.bearer}, 200),
     ):
         reply = door.ask(headers=headers)
         assert reply.status == status
         assert (
             reply.headers["access-control-allow-origin"],
             reply.headers["vary"],
-        ) == (ours, "origin")
+        ) == (allowed, "origin")
     assert (
         door.ask(headers={"origin": "http://app.example.com", **keyed.bearer}).status
         == 403
@@ -482,12 +482,12 @@ def test_everything_else_needs_one(keyed: Keyed, path: str) -> None:
 
 def test_a_key_may_come_in_two_ways_and_goes_no_further(keyed: Keyed) -> None:
     """As a bearer's token or as api-key; the application, and so no expert, never sees it."""
-    ways = (
+    headers = (
         {"authorization": f"Bearer {keyed.key}"},
         {"authorization": f"bearer {keyed.key}"},
         {"api-key": keyed.key},
     )
-    assert [keyed.door.ask(headers=way).status for way in ways] == [200] * 3
+    assert [keyed.door.ask(headers=one).status for one in headers] == [200] * 3
     assert keyed.key.encode() not in repr(keyed.door.seen).encode()
     without = Door(AccessRules())
     assert without.ask(headers=keyed.bearer).status == 200

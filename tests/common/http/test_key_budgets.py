@@ -106,7 +106,7 @@ def test_two_processes_that_share_a_file_let_no_more_in_together(
                 continue
             let_in.append(1)
 
-    threads = [Thread(target=ask, args=(each,)) for each in books]
+    threads = [Thread(target=ask, args=(book,)) for book in books]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -135,7 +135,7 @@ def test_a_file_that_another_process_holds_is_a_sentence_and_loses_no_answer(
         account.spend(7, 1.0)
     assert (refused.value.status, refused.value.code) == (503, "no_usage")
     assert [
-        each.getMessage().count("database is locked") for each in caplog.records
+        record.getMessage().count("database is locked") for record in caplog.records
     ] == [1, 1]
     assert book.enter("shop", budget).headers["x-ratelimit-remaining-requests"] == "0"
     assert book.spent("shop", "day") == KeyUsage(2, 0, 0.0)
@@ -168,11 +168,11 @@ def test_the_file_of_keys_keeps_budgets_and_the_command_shows_what_is_spent(
     budget = KeyBudget("day", requests=10, cost=1.5)
     add_key(file, "shop", window="day", max_requests=10, max_cost=1.5)
     add_key(file, "plain")
-    assert [each.budget for each in read_keys(file)] == [budget, None]
+    assert [record.budget for record in read_keys(file)] == [budget, None]
     UsageBook(tmp_path / "keys.toml.usage").enter("shop", budget)
     shop = Workshop(tmp_path)
-    told = shop.call("keys", "list", file, "--json").json
-    assert told[0]["budget"]["requests"] == 10 and told[0]["spent"]["requests"] == 1
+    listed = shop.call("keys", "list", file, "--json").json
+    assert listed[0]["budget"]["requests"] == 10 and listed[0]["spent"]["requests"] == 1
     assert (
         "1 of 10 requests, 0 of 1.5 cost a day"
         in shop.call("keys", "list", file).stdout

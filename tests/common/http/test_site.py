@@ -85,8 +85,8 @@ def test_documents_name_files_of_one_version_that_browsers_may_keep(
     http: TestClient,
 ) -> None:
     """Whatever a document names is there; other versions and other names are not."""
-    for place in PLACES:
-        document = http.get(place)
+    for address in PLACES:
+        document = http.get(address)
         assert document.headers["cache-control"] == "no-cache"
         addresses = re.findall(r"(?:href|src)=\"(/page/[^\"]+)\"", document.text)
         assert len(addresses) >= 4

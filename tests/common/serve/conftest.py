@@ -41,7 +41,7 @@ def cast(release: Path, tmp_path: Path) -> GatewayMaker:
             file = tmp_path / "experts.toml"
             file.write_text(
                 experts_toml(
-                    {name: each.url for name, each in experts.items()}, top, **more
+                    {name: expert.url for name, expert in experts.items()}, top, **more
                 )
             )
             yield GatewayExperts(stack.enter_context(served(release, file)), experts)

@@ -76,11 +76,11 @@ def serving(folder: Path) -> Iterator[Serving]:
 
 def peak(serving: Serving) -> int:
     """The most memory that the process ever held, in bytes."""
-    found = re.search(
+    match = re.search(
         r"VmHWM:\s+(\d+) kB", Path(f"/proc/{serving.pid}/status").read_text()
     )
-    assert found is not None
-    return int(found[1]) * 1024
+    assert match is not None
+    return int(match[1]) * 1024
 
 
 def long_prompts(turn: int) -> tuple[str, Any]:
@@ -91,8 +91,8 @@ def long_chats(turn: int) -> tuple[str, Any]:
     text = TEXTS[turn % len(TEXTS)]
     thirds = [text[: len(text) // 3], text[: len(text) // 3], text[: len(text) // 4]]
     messages = [
-        {"role": role, "content": each}
-        for role, each in zip(ROLES, thirds, strict=True)
+        {"role": role, "content": part}
+        for role, part in zip(ROLES, thirds, strict=True)
     ]
     return "/v1/chat/completions", {"model": "auto", "messages": messages}
 
@@ -168,12 +168,14 @@ def half_requests(serving: Serving, count: int) -> Iterator[None]:
     """Connections over which the head of a request does not end."""
     with contextlib.ExitStack() as stack:
         for _ in range(count):
-            each = stack.enter_context(
+            connection = stack.enter_context(
                 socket.create_connection(
                     ("127.0.0.1", httpx.URL(serving.url).port or 0), 30
                 )
             )
-            each.sendall(b"POST /v1/route HTTP/1.1\r\nx-filling: " + b"x" * 20_000)
+            connection.sendall(
+                b"POST /v1/route HTTP/1.1\r\nx-filling: " + b"x" * 20_000
+            )
         yield
 
 
@@ -209,12 +211,12 @@ def failing(folder: Path, *parts: Part) -> Iterator[Serving]:
     """The first expert serves every domain, and each is followed by the next where it fails."""
     with contextlib.ExitStack() as stack:
         urls = {
-            f"e{place}": stack.enter_context(Expert(part)).url
-            for place, part in enumerate(parts)
+            f"e{number}": stack.enter_context(Expert(part)).url
+            for number, part in enumerate(parts)
         }
         settings: dict[str, Any] = {
-            name: {"fallbacks": list(urls)[place:]}
-            for place, name in enumerate(urls, 1)
+            name: {"fallbacks": list(urls)[number:]}
+            for number, name in enumerate(urls, 1)
         }
         settings["e0"] |= {"domains": DOMAINS}
         file = write_experts(

@@ -211,7 +211,7 @@ def test_half_sent_bodies_do_not_keep_the_bodies_of_others_out() -> None:
 
         wait_for("bodies of others are kept out", lambda: status() == 503)
         wait_for("and let in again", lambda: status() == 200, patience_s=15)
-        assert [parsed(until_closed(each))[0::2] for each in halves[:1]] == [
+        assert [parsed(until_closed(half))[0::2] for half in halves[:1]] == [
             (408, "slow_body")
         ]
 

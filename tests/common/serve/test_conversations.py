@@ -117,7 +117,7 @@ def test_memory_is_bounded_and_shared_and_holds_no_text(
         RecentNotes(Assignment, tmp_path / "notes"),
         RecentNotes(Assignment, tmp_path / "notes"),
     )
-    keys = [exchange_of([("user", f"secret {place}")]).noted_as for place in range(5)]
+    keys = [exchange_of([("user", f"secret {number}")]).noted_as for number in range(5)]
     for key in keys:
         known.note(key, Assignment("law", "law", "law"))
     assert [sharing.find(key) is not None for key in keys] == [
@@ -164,7 +164,10 @@ def test_a_file_that_cannot_be_used_fails_no_request(
         assert RecentNotes(Assignment, tmp_path / "notes").find(b"two") == assignment
         other.execute("DROP TABLE notes")
     assert known.find(b"one") is None
-    assert ["locked" in each.getMessage() for each in caplog.records] == [True, False]
+    assert ["locked" in record.getMessage() for record in caplog.records] == [
+        True,
+        False,
+    ]
     assert (tmp_path / "notes").stat().st_mode & 0o777 == 0o600
     (tmp_path / "other").write_text("no database " * 1000)
     with pytest.raises(

@@ -126,7 +126,7 @@ def test_no_stream_is_dropped_over_twenty_releases(tmp_path: Path) -> None:
         file.write_text(experts_toml(dict.fromkeys(DOMAINS, expert.url)))
         with local_service(release, file) as local, contextlib.ExitStack() as stack:
             opened = [stack.enter_context(local.streamed()) for _ in range(streams)]
-            readers = [tokens_of(each.iter_lines()) for each in opened]
+            readers = [tokens_of(stream.iter_lines()) for stream in opened]
             assert {word_of(next(reader)) for reader in readers} == {"begun"}
             for turn in range(turns):
                 taken = release_of(release, DOMAINS, strength=200 + turn)

@@ -62,7 +62,7 @@ def experts() -> Iterator[dict[str, Expert]]:
 def experts_file(
     experts: dict[str, Expert], tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
-    urls = {name: each.url for name, each in experts.items()}
+    urls = {name: expert.url for name, expert in experts.items()}
     return write_experts(tmp_path_factory.mktemp("hostile") / "experts.toml", urls)
 
 
@@ -104,14 +104,14 @@ def test_a_body_that_makes_no_sense_is_refused(
     """Broken JSON, wrong types, missing parts, a hundred thousand brackets: 400, and no expert is
     bothered.
     """
-    before = sum(len(each.asked) for each in experts.values())
+    before = sum(len(expert.asked) for expert in experts.values())
     for body in WRONG:
         response = served.http.post(
             path, content=body, headers={"content-type": "application/json"}
         )
         assert response.status_code == 400, (body[:80], response.text)
         assert complaint(response)["type"] == "invalid_request_error"
-    assert sum(len(each.asked) for each in experts.values()) == before
+    assert sum(len(expert.asked) for expert in experts.values()) == before
 
 
 @pytest.mark.parametrize("path", POSTS)

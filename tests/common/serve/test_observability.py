@@ -72,8 +72,8 @@ def test_a_request_has_one_id_from_the_client_to_the_expert_and_back(
     made = http.post(CHATS, json=body, headers=odd).headers["x-request-id"]
     assert re.fullmatch("[0-9a-f]{32}", made)
     assert law.last(1).headers["x-request-id"] == made
-    own = {"x-request-id": "mine"}
-    refused = http.post("/v1/messages", content=b"{", headers=own)
+    headers = {"x-request-id": "mine"}
+    refused = http.post("/v1/messages", content=b"{", headers=headers)
     assert refused.status_code == 415
     assert refused.headers["x-request-id"] == refused.headers["request-id"] == "mine"
     two = [http.get("/nowhere").headers["x-request-id"] for _ in range(2)]
@@ -120,7 +120,7 @@ def test_spans_tell_of_routing_and_of_each_attempt(fleet: Fleet, kept: Any) -> N
     body = chat("auto", f"{SECRET} {LAW}")
     answered = local.post(CHATS, body, traceparent=PARENT)
     assert answered.status_code == 200
-    heard = good.last().headers["traceparent"]
+    parent = good.last().headers["traceparent"]
     spans = kept.get_finished_spans()
     names = [span.name for span in spans]
     assert sorted(names) == ["POST", "chat law-model", "chat law-model", "route"]
@@ -131,7 +131,7 @@ def test_spans_tell_of_routing_and_of_each_attempt(fleet: Fleet, kept: Any) -> N
     assert facts["route"]["ridgeway.domain"] == "law"
     assert facts["route"]["ridgeway.router"] == "table"
     attempts = [dict(span.attributes or {}) for span in attempted(spans)]
-    assert [each["ridgeway.address"] for each in attempts] == [1, 2]
+    assert [attempt["ridgeway.address"] for attempt in attempts] == [1, 2]
     assert attempts[1]["ridgeway.outcome"] == "ok"
     assert attempts[0] == {
         "gen_ai.operation.name": "chat",
@@ -147,9 +147,10 @@ def test_spans_tell_of_routing_and_of_each_attempt(fleet: Fleet, kept: Any) -> N
     assert attempts[1]["gen_ai.usage.output_tokens"] == 1
     assert "error.type" not in attempts[1]
     contexts = [span.get_span_context() for span in spans]
-    assert {f"{each.trace_id:032x}" for each in contexts if each} == {PARENT[3:35]}
+    ids = {f"{context.trace_id:032x}" for context in contexts if context}
+    assert ids == {PARENT[3:35]}
     last = attempted(spans)[-1].get_span_context()
-    assert last is not None and heard == f"00-{PARENT[3:35]}-{last.span_id:016x}-01"
+    assert last is not None and parent == f"00-{PARENT[3:35]}-{last.span_id:016x}-01"
     root = next(span for span in spans if span.name == "POST")
     assert root.parent is not None and f"{root.parent.span_id:016x}" == PARENT[36:52]
     assert SECRET not in " ".join(span.to_json() for span in spans)
@@ -286,8 +287,8 @@ def test_a_failed_request_is_a_line_at_the_usual_level(
         next(response.iter_lines())
     wait_for(lambda: local.counted("streams") == 0, "the stream has ended")
     assert [
-        (each["status"], each["expert"], each["reason"], each["error"])
-        for each in lines_of(caplog)
+        (line["status"], line["expert"], line["reason"], line["error"])
+        for line in lines_of(caplog)
     ] == [
         (502, "law", "best", "expert_failed"),
         (200, "code", "forced", "expert_broken_off"),
@@ -352,8 +353,8 @@ def test_at_level_info_each_request_is_a_line_without_what_it_asks(
     keys = tmp_path / "keys.toml"
     key, _ = add_key(keys, "shop")
     local = fleet.serve({"law": {}}, rules=keyed(keys))
-    own = {"authorization": f"Bearer {key}", "x-request-id": "r1"}
-    local.http.headers.update(own)
+    headers = {"authorization": f"Bearer {key}", "x-request-id": "r1"}
+    local.http.headers.update(headers)
     local.chat("auto", f"{SECRET} {LAW}")
     assert not lines_of(caplog)
     with caplog.at_level(logging.INFO, "ridgeway.http"):
@@ -505,12 +506,14 @@ def test_the_dashboard_asks_for_metrics_that_there_are(fleet: Fleet) -> None:
         names = {family.name, f"{family.name}_total"}
         for name in names | {sample.name for sample in family.samples}:
             labels[name] = used
-    told = json.loads(DASHBOARD.read_text())
-    panels = [panel for panel in told["panels"] if panel["type"] != "row"]
+    dashboard = json.loads(DASHBOARD.read_text())
+    panels = [panel for panel in dashboard["panels"] if panel["type"] != "row"]
     asked = [target["expr"] for panel in panels for target in panel["targets"]]
     assert len(panels) >= 10 and all(asked)
     assert all(panel["title"] and panel["gridPos"] for panel in panels)
-    assert len({panel["id"] for panel in told["panels"]}) == len(told["panels"])
+    assert len({panel["id"] for panel in dashboard["panels"]}) == len(
+        dashboard["panels"]
+    )
     for expression in asked:
         metrics = re.findall(r"ridgeway_\w+", expression)
         assert metrics, expression

@@ -41,7 +41,7 @@ def served(
     """A service of two domains whose experts are well."""
     folder = tmp_path_factory.mktemp("described")
     release_of(folder / "release", ["code", "law"])
-    urls = {name: each.url for name, each in experts.items()}
+    urls = {name: expert.url for name, expert in experts.items()}
     file = write_experts(
         folder / "experts.toml", urls, every={"apis": ["openai", "anthropic"]}
     )
@@ -87,7 +87,7 @@ def test_every_request_gets_an_answer_as_described(
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
     for warning in ("Unresolvable references", "Missing test data"):
         assert warning not in done.stdout, done.stdout
-    paths = Counter(asked.path for each in experts.values() for asked in each.asked)
+    paths = Counter(asked.path for expert in experts.values() for asked in expert.asked)
     assert all(
         paths[f"/v1/{name}"] > 5
         for name in ("chat/completions", "completions", "embeddings")

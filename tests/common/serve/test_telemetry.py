@@ -16,8 +16,8 @@ from tests.support.in_process import Clock
 def test_decisions_of_five_seconds_are_counted_together() -> None:
     """By domain, with the middle and the end of their times."""
     activity = Activity(clock := Clock())
-    for place in range(100):
-        activity.add({"law": 1, "code": 2}, place % 2, 0.001 * (place + 1))
+    for number in range(100):
+        activity.add({"law": 1, "code": 2}, number % 2, 0.001 * (number + 1))
     clock.now += STEP_S
     activity.add({"law": 1}, 0, 0.5)
     first, second = activity.to_json()["steps"]

@@ -53,22 +53,22 @@ def test_workers_are_renewed_under_load_without_a_failed_request(
         failures: list[object] = []
         asked = [0, 0, 0]
 
-        def ask(place: int) -> None:
+        def ask(number: int) -> None:
             kept = httpx.Client(base_url=serving.url, trust_env=False, timeout=60.0)
-            headers = {"connection": "close"} if place == 0 else {}
+            headers = {"connection": "close"} if number == 0 else {}
             while not stopped.wait(0.01):
                 try:
                     answer = kept.post(
                         "/v1/route", json={"prompt": "hello"}, headers=headers
                     )
-                    asked[place] += 1
+                    asked[number] += 1
                     if answer.status_code != 200:
                         failures.append(answer.status_code)
                 except httpx.HTTPError as error:
                     failures.append(error)
             kept.close()
 
-        clients = [threading.Thread(target=ask, args=(place,)) for place in range(3)]
+        clients = [threading.Thread(target=ask, args=(number,)) for number in range(3)]
         for client in clients:
             client.start()
         wait_for("clients ask", lambda: min(asked) > 20)
@@ -120,7 +120,7 @@ def test_any_worker_knows_what_another_was_asked(tmp_path: Path) -> None:
         }
         file = write_experts(
             tmp_path / "experts.toml",
-            {name: each.url for name, each in experts.items()},
+            {name: expert.url for name, expert in experts.items()},
         )
         options = "--workers", "2", "--experts", file
         serving = stack.enter_context(Serving(tmp_path, tmp_path / "release", *options))
@@ -311,15 +311,15 @@ def test_metrics_of_several_processes_add_up() -> None:
         (process(4, 9), False),
         (process(1, 3), True),
     ]
-    found = {
+    samples = {
         (sample.name, sample.labels.get("le", "")): sample.value
         for family in text_string_to_metric_families(merged_metrics(texts).decode())
         for sample in family.samples
     }
-    assert found["ridgeway_asked_total", ""] == 8
+    assert samples["ridgeway_asked_total", ""] == 8
     assert (
-        found["ridgeway_seconds_bucket", "1.0"] == 2
-        and found["ridgeway_seconds_count", ""] == 4
+        samples["ridgeway_seconds_bucket", "1.0"] == 2
+        and samples["ridgeway_seconds_count", ""] == 4
     )
-    assert found["ridgeway_alarm", ""] == 3
+    assert samples["ridgeway_alarm", ""] == 3
     assert merged_metrics([(merged_metrics(texts), True)]) == merged_metrics(texts)

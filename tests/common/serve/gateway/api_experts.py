@@ -136,12 +136,12 @@ def _response(made: str, name: str, text: str, status: str) -> Json:
 def _response_events(done: Json) -> Iterator[Json]:
     begun = {**done, "status": "in_progress", "output": []}
     text = done["output"][0]["content"][0]["text"]
-    place = {"item_id": "msg_1", "output_index": 0, "content_index": 0}
+    position = {"item_id": "msg_1", "output_index": 0, "content_index": 0}
     events: list[Json] = [{"type": "response.created", "response": begun}]
     events += [
         {
             "type": "response.output_text.delta",
-            **place,
+            **position,
             "delta": f"{word} ",
             "logprobs": [],
         }

@@ -109,15 +109,15 @@ def apis(release: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ap
         {**BOTH_APIS, "domains": ["médecine"], "api_key_file": "both.key"},
     )
     with contextlib.ExitStack() as stack:
-        fields = {
+        addressed = {
             expert.name: {
                 "base_url": f"{stack.enter_context(running(expert))}/v1",
-                **own,
+                **fields,
             }
-            for expert, own in zip(experts, settings, strict=True)
+            for expert, fields in zip(experts, settings, strict=True)
         }
         file = folder / "experts.toml"
-        file.write_text(fleet_toml(fields, 'fallback = "code"'))
+        file.write_text(fleet_toml(addressed, 'fallback = "code"'))
         yield Apis(stack.enter_context(served(release, file)), *experts)
 
 
@@ -165,19 +165,19 @@ def test_an_anthropic_client_talks_to_experts_of_its_api(
             request = one_turn(prompt, asked)
             if stream:
                 with client.messages.stream(**request) as events:
-                    told = events.get_final_message()
+                    message = events.get_final_message()
             else:
-                told = client.messages.create(**request)
+                message = client.messages.create(**request)
             texts = "".join(
-                block.text for block in told.content if block.type == "text"
+                block.text for block in message.content if block.type == "text"
             )
             assert texts.replace(" ", "") == f"{model}heard{prompt}"
-            assert (told.stop_reason, told.role, told.type) == (
+            assert (message.stop_reason, message.role, message.type) == (
                 "end_turn",
                 "assistant",
                 "message",
             )
-            assert (told.usage.input_tokens, told.usage.output_tokens) == (7, 3)
+            assert (message.usage.input_tokens, message.usage.output_tokens) == (7, 3)
 
 
 def test_between_a_client_and_an_expert_of_anthropics_api_everything_passes(
@@ -286,16 +286,16 @@ def test_a_stream_that_breaks_is_an_error_of_the_clients_own_api(fleet: Fleet) -
     local = fleet.serve({"code": BOTH_APIS})
     expert = fleet.experts["code"]
     expert.part = leaves_after_two_of_its_api
-    heard: list[str] = []
+    events: list[str] = []
     with (
         anthropic_client(str(local.http.base_url)) as client,
         pytest.raises(anthropic.APIStatusError, match="broke off"),
     ):
         for event in client.messages.create(**one_turn("x", "code"), stream=True):
-            heard.append(event.type)
-            if len(heard) == 2:
+            events.append(event.type)
+            if len(events) == 2:
                 expert.last().was_read.set()
-    assert heard == ["content_block_delta"] * 2
+    assert events == ["content_block_delta"] * 2
     with openai_client(local) as other:
         creates: list[tuple[Any, Any]] = [
             (other.responses.create, {"model": "code", "input": "x"}),

@@ -86,7 +86,7 @@ def ask_at_once(
         return "" if answer.status_code == 200 else str(answer.json()["error"]["code"])
 
     asyncio.run(all_of_them())
-    return Counter((each.status_code, code(each)) for each in come)
+    return Counter((answer.status_code, code(answer)) for answer in come)
 
 
 @pytest.mark.parametrize(
@@ -174,8 +174,8 @@ def test_a_key_has_no_more_requests_at_a_time_than_it_may(tmp_path: Path) -> Non
         running -= 1
 
     with serving(tmp_path, counted, max_parallel=3) as (served, _, _book):
-        found = ask_at_once(served, AT_ONCE)
-        assert set(found) == {(200, ""), (429, "too_many_parallel")}
+        statuses = ask_at_once(served, AT_ONCE)
+        assert set(statuses) == {(200, ""), (429, "too_many_parallel")}
         assert max(at_once) <= 3
         assert ask_at_once(served, 3) == {(200, ""): 3}
 

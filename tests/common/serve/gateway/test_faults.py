@@ -119,7 +119,7 @@ def services(
         **dict.fromkeys(PATIENT, LONG),
     }
     with contextlib.ExitStack() as stack:
-        urls = {name: each.url for name, each in experts.items()}
+        urls = {name: expert.url for name, expert in experts.items()}
         urls |= {
             name: stack.enter_context(faulty.nobody())
             for name in ("refused", "refused-s")
@@ -169,11 +169,11 @@ def said(response: httpx.Response) -> str:
 def clean(response: httpx.Response) -> dict[str, Any]:
     """The error of an answer, which tells nothing of the expert's inside."""
     error = complaint(response)
-    told = response.text + str(response.headers)
+    text = response.text + str(response.headers)
     assert all(
-        word not in told
+        word not in text
         for word in (KEY, "sk-exp", "Traceback", "/secret/place", "127.0.0.1", "nginx")
-    ), told
+    ), text
     return error
 
 
@@ -342,12 +342,12 @@ def test_many_that_wait_hold_nobody_up(alone: Local, experts: Troupe) -> None:
             )
             assert said(answer) == "good"
             assert time.monotonic() - began < 5 * processes_per_core()
-            for each in waiting:
-                each.cancel()
+            for task in waiting:
+                task.cancel()
             await asyncio.gather(*waiting, return_exceptions=True)
 
     asyncio.run(wait_and_ask())
     assert all(
-        each.gone.wait(faulty.PATIENCE_S) for each in experts["long"].asked[before:]
+        asked.gone.wait(faulty.PATIENCE_S) for asked in experts["long"].asked[before:]
     )
     assert alone.http.get("/readyz").json()["experts"]["long"] == "up"

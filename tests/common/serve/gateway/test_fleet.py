@@ -62,8 +62,9 @@ RELEASES = 20
 
 def link_of(clock: Clock, addresses: int) -> ExpertLink:
     """An expert of so many addresses, none of which is asked."""
-    places = tuple(f"http://127.0.0.1:{9000 + each}/v1" for each in range(addresses))
-    entry = ExpertEntry(addresses=places, model="m")
+    ports = range(9000, 9000 + addresses)
+    urls = tuple(f"http://127.0.0.1:{port}/v1" for port in ports)
+    entry = ExpertEntry(addresses=urls, model="m")
     return ExpertLink("law", entry, None, Metrics(), clock)
 
 
@@ -80,11 +81,11 @@ def test_requests_are_shared_out(ends: list[int]) -> None:
     for end in [*ends, *[99] * 20]:
         if end < len(running):
             running.pop(end).end("ok", True)
-        before = [each.running for each in link.addresses]
+        before = [address.running for address in link.addresses]
         attempt = link.begin()
         running.append(attempt)
         assert attempt.address.running <= min(before) + 1
-    assert sum(each.running for each in link.addresses) == len(running)
+    assert sum(address.running for address in link.addresses) == len(running)
 
 
 def test_requests_are_shared_between_addresses(fleet: Fleet) -> None:
@@ -96,7 +97,7 @@ def test_requests_are_shared_between_addresses(fleet: Fleet) -> None:
         asking = [pool.submit(local.chat, "law", stream=True) for _ in range(8)]
         wait_for(lambda: len(one.asked) + len(two.asked) == 8, "all were asked")
         steps.release(100)
-        assert {each.result().status_code for each in asking} == {200}
+        assert {answer.result().status_code for answer in asking} == {200}
     assert (len(one.asked), len(two.asked)) == (4, 4)
 
 
@@ -155,25 +156,25 @@ def test_a_request_that_takes_too_long_is_asked_at_two_addresses_at_most(
 ) -> None:
     """It may be the request itself that takes long; a third would only be kept busy too."""
     experts = fleet.start(hangs, hangs, hangs)
-    addresses = [each.url for each in experts]
+    addresses = [expert.url for expert in experts]
     response = fleet.serve({"law": {"addresses": addresses, "timeout": 0.3}}).chat()
     assert response.status_code == 504
     assert complaint(response)["code"] == "expert_timeout"
-    assert sum(len(each.asked) for each in experts) == 2
+    assert sum(len(expert.asked) for expert in experts) == 2
 
 
 def test_places_are_counted_at_each_address(fleet: Fleet) -> None:
     """Two addresses of one place each take two requests, and the third is told to come again."""
     steps = Semaphore(0)
     experts = fleet.start(step_by_step(steps), step_by_step(steps))
-    addresses = [each.url for each in experts]
+    addresses = [expert.url for expert in experts]
     local = fleet.serve({"law": {"addresses": addresses, "max_concurrent": 1}})
     with ThreadPoolExecutor(2) as pool:
         asking = [pool.submit(local.chat, "law", stream=True) for _ in range(2)]
-        wait_for(lambda: all(each.asked for each in experts), "both were asked")
+        wait_for(lambda: all(expert.asked for expert in experts), "both were asked")
         assert complaint(local.chat("law"))["code"] == "expert_full"
         steps.release(100)
-        assert {each.result().status_code for each in asking} == {200}
+        assert {answer.result().status_code for answer in asking} == {200}
 
 
 # Health checks
@@ -199,13 +200,13 @@ def test_an_address_that_fails_its_health_checks_is_not_asked(fleet: Fleet) -> N
     wait_for(lambda: local.states() == {"law": "degraded"}, "the checks have failed")
     for _ in range(4):
         assert local.chat("law").status_code == 200
-    assert all(each.method == "GET" and each.path == "/health" for each in one.asked)
+    assert all(asked.method == "GET" and asked.path == "/health" for asked in one.asked)
     ill.clear()
     wait_for(lambda: local.states() == {"law": "up"}, "a check has passed")
     local.clock.now += 60.0
     for _ in range(4):
         assert local.chat("law").status_code == 200
-    assert any(each.method == "POST" for each in one.asked)
+    assert any(asked.method == "POST" for asked in one.asked)
 
 
 # Several experts a domain, and what they cost
@@ -377,13 +378,13 @@ def test_nothing_ends_silently_while_addresses_are_killed_and_releases_change(
                 running[port] = start_expert(port)
                 wait_for(lambda port=port: _answers(port), "the expert is back")  # type: ignore[misc]
             stop.set()
-            counts = [each.result() for each in asking]
-            streams = [each.result() for each in streaming]
+            counts = [client.result() for client in asking]
+            streams = [client.result() for client in streaming]
             failed, unreachable, broken = (
                 local.counted("expert_requests_total", expert="law", outcome=outcome)
                 for outcome in ("failed", "unreachable", "broken_off")
             )
-        assert {status for each in counts for status in each} == {200}, counts
+        assert {status for count in counts for status in count} == {200}, counts
         assert failed + unreachable > 0, (
             "nothing was under way when an expert was killed"
         )
@@ -445,9 +446,9 @@ def test_the_last_resort_is_the_address_that_was_left_alone_first() -> None:
     """Only where nobody else can answer, and only one of several; its success ends the pause."""
     clock = Clock()
     link = link_of(clock, 2)
-    for each in reversed(link.addresses):
+    for address in reversed(link.addresses):
         for _ in range(MAX_FAILURES):
-            each.breaker.settle(each.breaker.enter() or 0, False)
+            address.breaker.settle(address.breaker.enter() or 0, False)
         clock.now += 1.0
     with pytest.raises(ExpertFailure):
         link.begin()
@@ -471,9 +472,9 @@ def test_an_expert_without_any_address_left_says_when_to_come_again() -> None:
     """The soonest that one of them may be tried."""
     clock = Clock()
     link = link_of(clock, 2)
-    for each in link.addresses:
+    for address in link.addresses:
         for _ in range(MAX_FAILURES):
-            each.breaker.settle(each.breaker.enter() or 0, False)
+            address.breaker.settle(address.breaker.enter() or 0, False)
         clock.now += 4.0
     with pytest.raises(ExpertFailure) as caught:
         link.begin()

@@ -56,16 +56,16 @@ def test_measured_experts_are_chosen_by_their_quality(
     """By a table beside the file: whatever experts are called, with what is expected of each; a new
     table is taken.
     """
-    told = {"large": (90, 20, 50), "small": (10, 80, 60)}
+    scores = {"large": (90, 20, 50), "small": (10, 80, 60)}
 
-    def write(told: Mapping[str, tuple[int, ...]]) -> None:
-        sums = np.array(list(told.values()), dtype=np.int64).T * SCORE_UNIT
+    def write(scores: Mapping[str, tuple[int, ...]]) -> None:
+        sums = np.array(list(scores.values()), dtype=np.int64).T * SCORE_UNIT
         save_quality(
-            QualityTable(DOMAINS, tuple(told), sums, np.full(sums.shape, 100)),
+            QualityTable(DOMAINS, tuple(scores), sums, np.full(sums.shape, 100)),
             tmp_path / "quality.json",
         )
 
-    write(told)
+    write(scores)
     with (
         Expert(well("large")) as large,
         Expert(well("small")) as small,
@@ -80,21 +80,24 @@ def test_measured_experts_are_chosen_by_their_quality(
             ):
                 prompt = prompt_for(domain, DOMAINS)
                 assert answered_by(local.chat(content=prompt)) == (expert, "quality")
-                found = local.post("/v1/route", {"prompt": prompt}).json()
-                assert (found["expert"], found["expert_reason"]) == (expert, "quality")
-                assert 0.4 < found["expert_quality"] < 0.95
+                decision = local.post("/v1/route", {"prompt": prompt}).json()
+                assert (decision["expert"], decision["expert_reason"]) == (
+                    expert,
+                    "quality",
+                )
+                assert 0.4 < decision["expert_quality"] < 0.95
             worths = local.http.get("/v1/worths").json()
             assert worths["experts"] == ["large", "small"] and worths[
                 "domains"
             ] == list(DOMAINS)
-            chances = [found["scores"][domain] for domain in worths["domains"]]
+            chances = [decision["scores"][domain] for domain in worths["domains"]]
             worth = np.array(chances) @ np.array(worths["quality"])
             assert worth.argmax() == 1 and worth.max() == pytest.approx(
-                found["expert_quality"]
+                decision["expert_quality"]
             )
             assert local.gateway is not None
             assert "other: no scores; asked only by name" in local.gateway.notes()
-            write({name: figures[::-1] for name, figures in told.items()})
+            write({name: figures[::-1] for name, figures in scores.items()})
             prompt = prompt_for(DOMAINS[0], DOMAINS)
             wait_for(
                 lambda: answered_by(local.chat(content=prompt))[0] == "small",
@@ -115,13 +118,13 @@ def test_a_name_forces_its_expert(cast: GatewayMaker) -> None:
             assert unknown.status_code == 404
             assert complaint(unknown)["code"] == "model_not_found"
             assert complaint(unknown)["param"] == "model"
-        assert not any(each.asked for each in play.experts.values())
+        assert not any(expert.asked for expert in play.experts.values())
         for number, name in enumerate(EVERYONE, start=1):
             response = play.local.chat(name)
             assert answered_by(response) == (name, "forced")
             assert all(value.isascii() for value in response.headers.values())
             assert "x-ridgeway-confidence" not in response.headers
-            assert [each for each in EVERYONE if play.experts[each].asked] == list(
+            assert [asked for asked in EVERYONE if play.experts[asked].asked] == list(
                 EVERYONE[:number]
             )
 
@@ -449,7 +452,7 @@ def test_embeddings_go_to_the_model_that_makes_them(cast: GatewayMaker) -> None:
     text, or none.
     """
     with cast(embedding_model="vectors") as play:
-        asked = {"model": "auto", "input": ["hello", "hello"]}
+        asked: Any = {"model": "auto", "input": ["hello", "hello"]}
         refused = play.local.post("/v1/embeddings", asked)
         assert refused.status_code == 400
         assert complaint(refused)["code"] == "no_embeddings"
@@ -505,4 +508,4 @@ def test_a_body_that_cannot_be_used_is_refused(cast: GatewayMaker) -> None:
             )
             assert response.status_code == 400, body
             complaint(response)
-        assert not any(each.asked for each in play.experts.values())
+        assert not any(expert.asked for expert in play.experts.values())

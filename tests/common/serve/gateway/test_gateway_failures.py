@@ -230,7 +230,7 @@ def test_a_new_file_of_experts_is_taken_and_a_bad_one_refused(
     with cast() as play, Expert(well("law")) as other:
         play.experts["law"].part = step_by_step(steps)
         with play.local.streamed("law") as response:
-            addresses = {name: each.url for name, each in play.experts.items()}
+            addresses = {name: expert.url for name, expert in play.experts.items()}
             play.local.file.write_text(
                 experts_toml(
                     {**addresses, "law": other.url, "new": other.url}, FALLBACK
@@ -256,7 +256,7 @@ def test_experts_that_stay_keep_their_breaker(cast: GatewayMaker) -> None:
         for _ in range(MAX_FAILURES):
             play.local.chat("law")
         addresses = {
-            name: each.url for name, each in play.experts.items() if name != "code"
+            name: expert.url for name, expert in play.experts.items() if name != "code"
         }
         play.local.file.write_text(experts_toml(addresses, "mu = 0.5\n" + FALLBACK))
         wait_for(lambda: "code" not in play.local.states(), "the file is taken")
@@ -328,7 +328,7 @@ def test_an_operator_is_told_who_answers_for_whom(cast: GatewayMaker) -> None:
         assert gateway is not None
         assert gateway.notes() == []
         addresses = {
-            name: each.url for name, each in play.experts.items() if name != "law"
+            name: expert.url for name, expert in play.experts.items() if name != "law"
         }
         play.local.file.write_text(
             experts_toml({**addresses, "lwa": play.experts["law"].url}, FALLBACK)

@@ -71,9 +71,9 @@ def test_tokens_and_cost_are_spent_until_nothing_is_left(
     assert spent.headers["x-ratelimit-remaining-tokens"] == "0"
     assert int(spent.headers["retry-after"]) > 0
     assert local.http.get("/v1/models").status_code == 200
-    found = book.spent("shop", "month")
-    assert found == KeyUsage(2, 80, found.cost)
-    assert found.cost == pytest.approx(0.1)
+    usage = book.spent("shop", "month")
+    assert usage == KeyUsage(2, 80, usage.cost)
+    assert usage.cost == pytest.approx(0.1)
 
 
 def test_of_a_long_answer_only_the_end_is_read() -> None:

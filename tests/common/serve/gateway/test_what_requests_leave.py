@@ -40,15 +40,15 @@ FAULTS: dict[str, Part] = {
 @contextlib.contextmanager
 def uncollected() -> Iterator[Counter[str]]:
     """What only the collector would have freed of what was made inside, by kind."""
-    found: Counter[str] = Counter()
+    kinds: Counter[str] = Counter()
     gc.collect()
     gc.disable()
     try:
-        yield found
+        yield kinds
         gc.set_debug(gc.DEBUG_SAVEALL)
         gc.collect()
-        found.update(
-            type(each).__name__ for each in gc.garbage if isinstance(each, KINDS)
+        kinds.update(
+            type(item).__name__ for item in gc.garbage if isinstance(item, KINDS)
         )
     finally:
         gc.set_debug(0)

@@ -34,7 +34,7 @@ fastcgi_temp_path {folder}/fastcgi; uwsgi_temp_path {folder}/uwsgi; scgi_temp_pa
 {configuration} }}"""
 
 
-def told(answer: httpx.Response) -> tuple[str, str]:
+def decided(answer: httpx.Response) -> tuple[str, str]:
     assert (answer.status_code, answer.content) == (200, b""), answer.text
     return answer.headers["x-ridgeway-expert"], answer.headers["x-ridgeway-reason"]
 
@@ -63,11 +63,11 @@ def test_a_body_of_either_api_is_decided_as_it_is(
     """With experts and without, at any path behind, whatever model it names."""
     with cast() as shown:
         answer = shown.local.post("/v1/decide/v1/whatever", BODIES[shape])
-        assert told(answer) == ("law", "best")
+        assert decided(answer) == ("law", "best")
         assert answer.headers["x-ridgeway-domain"] == "law"
         assert not shown.experts["law"].asked
     with served(release, None) as local:
-        assert told(local.post("/v1/decide", BODIES[shape])) == ("law", "best")
+        assert decided(local.post("/v1/decide", BODIES[shape])) == ("law", "best")
 
 
 def test_a_conversation_stays_by_either_way_of_deciding(
@@ -80,13 +80,13 @@ def test_a_conversation_stays_by_either_way_of_deciding(
             router.confidence = replace(
                 router.confidence, threshold=0.6, fallback="generalist"
             )
-            assert told(local.post("/v1/decide", chat(LONG["law"])))[0] == "law"
-            assert told(local.post("/v1/decide", chat(LONG["law"], "?")))[0] == "law"
+            assert decided(local.post("/v1/decide", chat(LONG["law"])))[0] == "law"
+            assert decided(local.post("/v1/decide", chat(LONG["law"], "?")))[0] == "law"
             assert (
-                told(local.post("/v1/decide", chat(LONG["law"], LONG["code"])))[0]
+                decided(local.post("/v1/decide", chat(LONG["law"], LONG["code"])))[0]
                 == "code"
             )
-            assert told(local.post("/v1/decide", chat("?"))) == (
+            assert decided(local.post("/v1/decide", chat("?"))) == (
                 "generalist",
                 "abstained",
             )
@@ -180,16 +180,21 @@ def test_rules_come_before_the_router(
         for local in (shown.local, alone):
             local.service.rules = rules
             rules.check(local.service.router)
-            assert told(
+            assert decided(
                 local.post("/v1/decide", chat("see Ticket-12 " + LONG["law"]))
             ) == ("code", "rule")
             team = local.post("/v1/decide", chat(LONG["law"]), **{"x-team": "clinic"})
-            assert (unquote(told(team)[0]), told(team)[1]) == ("médecine", "rule")
-            assert told(local.post("/v1/decide", {**chat(LONG["law"]), **tools})) == (
+            assert (unquote(decided(team)[0]), decided(team)[1]) == ("médecine", "rule")
+            assert decided(
+                local.post("/v1/decide", {**chat(LONG["law"]), **tools})
+            ) == (
                 "code",
                 "rule",
             )
-            assert told(local.post("/v1/decide", chat(LONG["law"]))) == ("law", "best")
+            assert decided(local.post("/v1/decide", chat(LONG["law"]))) == (
+                "law",
+                "best",
+            )
         assert answered_by(shown.local.chat(content="ticket-7")) == ("code", "rule")
         assert answered_by(shown.local.chat("law", "ticket-7")) == ("law", "forced")
     with pytest.raises(
@@ -219,21 +224,26 @@ def test_a_hostile_prompt_is_decided_or_refused(
             "decide": HOSTILE,
             "messages": {**HOSTILE, "model": "auto", "max_tokens": 9},
         }.items():
-            asked = sum(len(each.asked) for each in shown.experts.values())
+            asked = sum(len(expert.asked) for expert in shown.experts.values())
             answer = shown.local.post(f"/v1/{path}", body)
             if engine == "re":
                 assert (
                     answer.status_code == 400
                     and "not be matched in time" in answer.json()["error"]["message"]
                 )
-                assert sum(len(each.asked) for each in shown.experts.values()) == asked
+                assert (
+                    sum(len(expert.asked) for expert in shown.experts.values()) == asked
+                )
                 assert (
                     "rule 1 took more than 0.05 s" in caplog.text
                     and "aaa" not in caplog.text
                 )
             elif path == "decide":
-                assert told(answer)[1] in ("best", "abstained")
-            assert told(shown.local.post("/v1/decide", chat("aaa"))) == ("code", "rule")
+                assert decided(answer)[1] in ("best", "abstained")
+            assert decided(shown.local.post("/v1/decide", chat("aaa"))) == (
+                "code",
+                "rule",
+            )
 
 
 def test_a_search_that_goes_on_stalls_no_other_request(

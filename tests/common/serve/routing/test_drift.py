@@ -72,8 +72,8 @@ def observed(
 
 
 def shares(drift: DriftMonitor, served: ServedRelease) -> tuple[float, bool]:
-    told = drift.to_json(served)
-    return told["out_of_scope_share"], told["alarm"]
+    facts = drift.to_json(served)
+    return facts["out_of_scope_share"], facts["alarm"]
 
 
 def test_the_share_of_low_confidence_is_that_of_the_last_prompts(
@@ -83,8 +83,11 @@ def test_the_share_of_low_confidence_is_that_of_the_last_prompts(
     drift = observed(served, MAX_RECENT_PROMPTS, 0.4)
     for _ in range(MAX_RECENT_PROMPTS // 4):
         drift.observe(served, [decided(0.9)])
-    told = drift.to_json(served)
-    assert (told["prompts"], told["low_confidence_share"]) == (MAX_RECENT_PROMPTS, 0.75)
+    facts = drift.to_json(served)
+    assert (facts["prompts"], facts["low_confidence_share"]) == (
+        MAX_RECENT_PROMPTS,
+        0.75,
+    )
 
 
 def test_prompts_that_belong_to_no_domain_raise_the_alarm(

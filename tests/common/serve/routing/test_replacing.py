@@ -65,8 +65,8 @@ class Load:
 
     def __exit__(self, *error: object) -> None:
         self._stop.set()
-        for each in self._asking:
-            each.result()
+        for asking in self._asking:
+            asking.result()
         self._pool.shutdown()
 
 

@@ -113,7 +113,7 @@ def test_a_chat_leaves_its_domain_only_for_clear_evidence(
     monkeypatch.setattr(routing_api, "evidence_to_leave", beside_the_loop)
     first, other = (prompt_for(domain, DOMAINS) for domain in ("law", "code"))
     for text in (other, other[:2], first, "?"):
-        messages = [{"role": "user", "content": each} for each in (first, text)]
+        messages = [{"role": "user", "content": said} for said in (first, text)]
         decided = route(client, messages=messages, after="law", explain=explain)
         decision = router.route(text)
         assert (decided["best"], decided["tokens"]) == (decision.best, decision.tokens)
@@ -143,8 +143,8 @@ def test_a_second_release_decides_beside_the_first(
     compared = ReleaseSource(tmp_path / "other").open()
     service = RoutingService(ReleaseSource(release), watch_s=0, compared=compared)
     with TestClient(create_app(service), base_url="http://127.0.0.1") as client:
-        found = client.post("/v1/compare", json={"prompt": prompt}).json()
-        assert found == _json(other.explain(prompt).to_json() | origin(other))
+        decided = client.post("/v1/compare", json={"prompt": prompt}).json()
+        assert decided == _json(other.explain(prompt).to_json() | origin(other))
         seen = client.get("/v1/activity").json()
         assert (seen["compared"], seen["activity"]["steps"]) == (other.release, [])
     lone = create_app(RoutingService(ReleaseSource(release), watch_s=0))
@@ -337,10 +337,10 @@ def test_an_abstention_is_counted_under_no_domain(
         routed = route(client, prompt=SECRET)
         assert (routed["domain"], routed["abstained"]) == (fallback, True)
         assert routed["best"] in DOMAINS
-        told = client.post(
+        headers = client.post(
             "/v1/decide", json={"prompt": SECRET, "model": "auto"}
         ).headers
-        assert (told["x-ridgeway-domain"], told["x-ridgeway-reason"]) == (
+        assert (headers["x-ridgeway-domain"], headers["x-ridgeway-reason"]) == (
             name,
             "abstained",
         )

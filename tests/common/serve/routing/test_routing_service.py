@@ -127,14 +127,15 @@ class Panic(BaseException):
 
 
 @pytest.mark.parametrize(
-    ("error", "told"), [(ZeroDivisionError, ZeroDivisionError), (Panic, RuntimeError)]
+    ("error", "reported"),
+    [(ZeroDivisionError, ZeroDivisionError), (Panic, RuntimeError)],
 )
 def test_a_failure_reaches_whoever_asked_and_the_threads_go_on(
     threads: RoutingThreads,
     served: ServedRelease,
     monkeypatch: pytest.MonkeyPatch,
     error: type[BaseException],
-    told: type[Exception],
+    reported: type[Exception],
 ) -> None:
     """The next request is as if nothing had been."""
 
@@ -146,7 +147,7 @@ def test_a_failure_reaches_whoever_asked_and_the_threads_go_on(
             patch.setattr(served.router, "route_turns", fail)
             asked = threads.route_turns(text("a")), threads.route_turns(text("b"))
             answers = await asyncio.gather(*asked, return_exceptions=True)
-            assert [type(answer) for answer in answers] == [told, told]
+            assert [type(answer) for answer in answers] == [reported, reported]
         return (await threads.route_turns(text("c")))[1]
 
     assert run(crowd()) == served.router.route("c")

@@ -19,9 +19,9 @@ from ridgeway.common.base.errors import ReleaseError
 from ridgeway.common.base.operating_system import cores
 from ridgeway.common.base.settings import SentenceUse
 from ridgeway.common.encoding.sentence_encoder import UseEncoder
+from ridgeway.common.http import server
 from ridgeway.common.routing.release_watch import CurrentRelease
 from ridgeway.common.routing.router import Router, origin
-from ridgeway.common.serve import serve_command
 from ridgeway.common.serve.http_app import create_app
 from ridgeway.common.serve.routing.current_release import ReleaseSource
 from ridgeway.common.serve.routing.routing_service import RoutingService
@@ -139,13 +139,13 @@ def test_what_the_table_decides_waits_for_no_sentence(
             answer = post(kind, SURE)
             assert answer.status_code == 200
             assert kind != "chat" or answer.headers["x-ridgeway-router"] == "table"
-        assert not any(each.done() for each in waiting)
+        assert not any(answer.done() for answer in waiting)
         assert local.counted("decisions_by_router_total", router="sentences") == 0
         free.set()
-        assert {each.result().status_code for each in waiting} == {200}
+        assert {answer.result().status_code for answer in waiting} == {200}
         assert {
-            each.result().headers["x-ridgeway-router"]
-            for each in waiting[-len(unsure) :]
+            answer.result().headers["x-ridgeway-router"]
+            for answer in waiting[-len(unsure) :]
         } == {"sentences"}
         assert local.counted("decisions_by_router_total", router="sentences") == len(
             waiting
@@ -201,10 +201,10 @@ def test_without_the_wheel_a_release_with_sentences_is_refused(
         match="signed but unusable: the sentence encoder is not on this machine",
     ):
         CurrentRelease(ReleaseSource(folder))
-    monkeypatch.setattr(serve_command, "bind_sockets", lambda address: [])
-    told = Workshop(tmp_path).call("serve", folder)
-    assert told.code == 2
-    assert MISSING in told.stderr.splitlines()[-1]
+    monkeypatch.setattr(server, "bind_sockets", lambda address: [])
+    done = Workshop(tmp_path).call("serve", folder)
+    assert done.code == 2
+    assert MISSING in done.stderr.splitlines()[-1]
     assert (
         CurrentRelease(ReleaseSource(folder, sentences="never"))
         .served.router.route("hello")
