@@ -37,14 +37,15 @@ from tests.support.commands import RIDGEWAY, Finished, Workshop, command_line
 from tests.support.corpora_on_disk import write_jsonl
 from tests.support.waiting import PATIENCE_S, wait_for, wait_for_end
 
-DEPLOYED = [
+PROCESSES = [
     pytest.mark.deployment,
     pytest.mark.skipif(
         not Path("/proc/self/environ").exists(), reason="looks into /proc"
     ),
-    pytest.mark.usefixtures("show_logs"),
 ]
-"""The marks of a module that tells the story of a deployment."""
+"""The marks of a module that starts processes and finds them in /proc."""
+DEPLOYED = [*PROCESSES, pytest.mark.usefixtures("show_logs")]
+"""Those of a module that tells the story of a deployment."""
 SECRET = "zyzzyva"
 """Stands in every private text, and nowhere else."""
 
@@ -428,6 +429,15 @@ class Deployment:
             f"`{running.name}` has ended: {running.said}\n{self.tails()}"
         )
         return running.has_said(verb, subject)
+
+    def leaks(self) -> list[str]:
+        """The operator's files that hold a text of a holder, or a path of one."""
+        assert all(
+            SECRET in path.read_text() for path in self.corpus("").parent.iterdir()
+        )
+        folders = (str(self.folder / name) for name in ("private", "holders"))
+        private = [word.encode() for word in (SECRET, *folders)]
+        return holding(self.coordinator.rglob("*"), private)
 
     # Progress, and what to read when there is none
 

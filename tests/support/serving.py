@@ -62,7 +62,7 @@ def release_of(
     """
     facts = facts_of(domains, **({} if number is None else {"number": number}))
     weights = np.zeros((2, len(domains)))
-    table = _tiny_table(domains, strength)
+    table = letter_table(domains, strength)
     return save_release(
         folder, facts, weights, table, tiny_definition(), identity or fixed_identity()
     )
@@ -74,7 +74,7 @@ def cascade_release(
     """The same with a sentence encoder, which decides `unsure_prompts`; what it says of them is
     random.
     """
-    table = _tiny_table(domains, 100)
+    table = letter_table(domains)
     features = SentenceFeatures(reader, spelling(tiny_definition(), len(LETTERS) + 2))
     of_sentences = np.random.default_rng(0).integers(
         -1000, 1000, (features.width, len(domains)), dtype=np.int32
@@ -101,11 +101,13 @@ def unsure_prompts(count: int) -> list[str]:
     return [f"{OWN[0]}{OWN[1]} " * (number + 1) for number in range(count)]
 
 
-def _tiny_table(domains: Sequence[str], strength: int) -> TokenTable:
+def letter_table(domains: Sequence[str], strength: int = 100) -> TokenTable:
+    """Each domain has a letter of its own, as far as there are any."""
     rows = len(LETTERS) + 2
     logits = np.zeros((rows, len(domains)), dtype=np.int32)
     for index, _ in enumerate(domains):
-        logits[LETTERS.index(OWN[index]) + 2, index] = strength
+        letter = LETTERS.index(OWN[index % len(OWN)])
+        logits[letter + 2, index] = strength - index // len(OWN)
     return TokenTable(logits, 1.0, np.zeros(rows, dtype=np.float32))
 
 
