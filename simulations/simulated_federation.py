@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -190,15 +191,14 @@ def open_epochs(simulated: SimulatedFederation) -> Iterator[str]:
         return
     # before processes start: forks share it
     find_encoder(simulated.federation.settings.encoder)
-    jobs = [(home, terms) for home in simulated.nodes.values()]
+    opened = partial(_open_epoch, terms)
     with process_context().Pool(cores()) as pool:
         names = iter(simulated.nodes)
-        for _ in pool.imap(_open_epoch, jobs, chunksize=8):
+        for _ in pool.imap(opened, simulated.nodes.values(), chunksize=8):
             yield next(names)
 
 
-def _open_epoch(job: tuple[Path, Terms]) -> None:
-    home, terms = job
+def _open_epoch(terms: Terms, home: Path) -> None:
     with without_syncing():
         open_epoch(Holder(home), terms)
 
