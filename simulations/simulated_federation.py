@@ -157,23 +157,23 @@ def deal(
         )
     dealt = {}
     for index, corpus in enumerate(domains):
-        own = (holders - index + len(domains) - 1) // len(domains)
-        if own > len(corpus.train):
+        count = (holders - index + len(domains) - 1) // len(domains)
+        if count > len(corpus.train):
             raise InputError(
-                f"{corpus.name!r} has {len(corpus.train)} documents, too few for {own}"
+                f"{corpus.name!r} has {len(corpus.train)} documents, too few for {count}"
                 " holders"
             )
-        for turn in range(own):
+        for turn in range(count):
             name = (
                 corpus.name
-                if own == 1
-                else f"{corpus.name}-{turn + 1:0{len(str(own))}}"
+                if count == 1
+                else f"{corpus.name}-{turn + 1:0{len(str(count))}}"
             )
             if name in dealt:
                 raise InputError(
                     f"two holders would be called {name!r}; rename one of the domains"
                 )
-            dealt[name] = (corpus.name, corpus.train[turn::own])
+            dealt[name] = (corpus.name, corpus.train[turn::count])
     return dict(sorted(dealt.items()))
 
 

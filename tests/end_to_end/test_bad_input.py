@@ -87,8 +87,15 @@ def refused_prepare(
     """A refused `client prepare` into an existing file; a later option takes the place of an
     earlier one.
     """
-    own = ("--encoder", shop.encoder, "--domain", "law", "--out", folder / "out.stats")
-    return refused(shop, folder, "client prepare", *own, *words, **options)
+    usual = (
+        "--encoder",
+        shop.encoder,
+        "--domain",
+        "law",
+        "--out",
+        folder / "out.stats",
+    )
+    return refused(shop, folder, "client prepare", *usual, *words, **options)
 
 
 CORPORA: dict[str, tuple[Callable[[Path], object], str]] = {
@@ -210,8 +217,8 @@ def refused_solve(
     shop: Workshop, folder: Path, *words: str | Path, **options: Any
 ) -> str:
     """A refused `coordinator solve` into the folder of an earlier release."""
-    own = ("--encoder", shop.encoder, "--out", folder / "release")
-    return refused(shop, folder, "coordinator solve", *own, *words, **options)
+    usual = ("--encoder", shop.encoder, "--out", folder / "release")
+    return refused(shop, folder, "coordinator solve", *usual, *words, **options)
 
 
 @pytest.mark.parametrize(
@@ -337,9 +344,14 @@ def test_a_command_that_cannot_be_done_is_refused(
 
 def test_only_the_signer_may_calibrate(shop: Workshop, folder: Path) -> None:
     """Another coordinator's key does not sign this one's release again."""
-    own: dict[str, Any] = {"RIDGEWAY_CONFIG": str(folder / "config")}
-    assert shop.solve("law.stats code.stats --out", folder / "other", **own).code == 0
-    said = refused(shop, folder, "coordinator calibrate release", shop / "tests", **own)
+    environment: dict[str, Any] = {"RIDGEWAY_CONFIG": str(folder / "config")}
+    assert (
+        shop.solve("law.stats code.stats --out", folder / "other", **environment).code
+        == 0
+    )
+    said = refused(
+        shop, folder, "coordinator calibrate release", shop / "tests", **environment
+    )
     assert "set the coordinator's key with --key-file" in said
     assert load_release(shop / "release").signer[:12] in said
 

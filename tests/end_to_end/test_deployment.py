@@ -144,7 +144,7 @@ def test_what_another_user_of_the_machine_submits_is_not_executed(
     after it.
     """
     log = town.coordinator / "link" / "logs" / "bundles.log"
-    foreign, own = strangers
+    foreign, approved = strangers
 
     def said(words: str) -> bool:
         return log.exists() and words in log.read_text()
@@ -156,7 +156,7 @@ def test_what_another_user_of_the_machine_submits_is_not_executed(
     town.wait_for(
         "the run without an order ends",
         lambda: said(
-            f"run {own} was not ordered by this coordinator, so it does nothing"
+            f"run {approved} was not ordered by this coordinator, so it does nothing"
         ),
     )
     assert not (town.folder / PROOF).exists()

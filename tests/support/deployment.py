@@ -169,11 +169,13 @@ class Deployment:
 
     @property
     def own_environment(self) -> dict[str, str]:
-        own = {
+        folders = {
             f"RIDGEWAY_{name.upper()}": self.folder / name
             for name in ("cache", "config", "state")
         }
-        return {name: str(path) for name, path in {**own, TEST: self.folder}.items()}
+        return {
+            name: str(path) for name, path in {**folders, TEST: self.folder}.items()
+        }
 
     @property
     def mode(self) -> str:
@@ -315,9 +317,9 @@ class Deployment:
     def settle(self, name: str, *options: str) -> Path:
         """Make a holder of the domain of this name."""
         corpus = write_jsonl(self.corpus(name), texts(name))
-        own = ("--domain", name, "--corpus", corpus, *self._encoder)
+        described = ("--domain", name, "--corpus", corpus, *self._encoder)
         known = ("client init --invite", self.coordinator / "invite")
-        self.do(*known, self.holder(name), *own, *options)
+        self.do(*known, self.holder(name), *described, *options)
         return self.holder(name)
 
     def ready(self, *names: str) -> None:
@@ -445,8 +447,8 @@ class Deployment:
         """The bytes in all logs, journals and words of commands: while they grow, something
         moves.
         """
-        own = (path for pattern in WRITTEN for path in self.folder.glob(pattern))
-        return sum(map(_size, (*own, *self.logs())))
+        written = (path for pattern in WRITTEN for path in self.folder.glob(pattern))
+        return sum(map(_size, (*written, *self.logs())))
 
     def logs(self) -> Iterator[Path]:
         yield from sorted(self.coordinator.glob("link/logs/*.log"))

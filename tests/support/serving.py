@@ -261,7 +261,7 @@ class Serving(Process, Chatting):
         self.url = f"http://127.0.0.1:{port}"
         self.key = key
         self._headers = {"authorization": f"Bearer {key}"} if key else {}
-        own = {
+        folders = {
             "RIDGEWAY_CACHE": str(folder / "cache"),
             "RIDGEWAY_CONFIG": str(folder / "config"),
             **environment,
@@ -277,7 +277,7 @@ class Serving(Process, Chatting):
             *options,
         ]
         super().__init__(
-            command, f"{self.url}/readyz", folder / f"serve-{port}.log", own
+            command, f"{self.url}/readyz", folder / f"serve-{port}.log", folders
         )
         self.http = httpx.Client(
             base_url=self.url,
@@ -346,7 +346,7 @@ def write_experts(
     """
     lines = [f"fallback = {json.dumps(fallback)}"] if fallback else []
     for name, url in experts.items():
-        own = {
+        facts = {
             "base_url": url,
             "model": name,
             **settings.get("every", {}),
@@ -355,7 +355,7 @@ def write_experts(
         lines += [
             "",
             f"[experts.{json.dumps(name)}]",
-            *(f"{key} = {json.dumps(value)}" for key, value in own.items()),
+            *(f"{key} = {json.dumps(value)}" for key, value in facts.items()),
         ]
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return path

@@ -41,6 +41,6 @@ def tiny_dataset() -> Dataset:
     return Dataset(
         "tiny",
         "letters",
-        {name: own[6:] for name, own in texts.items()},
-        {name: own[:6] for name, own in texts.items()},
+        {name: domain_texts[6:] for name, domain_texts in texts.items()},
+        {name: domain_texts[:6] for name, domain_texts in texts.items()},
     )
