@@ -186,10 +186,10 @@ def _noise(gram: _Floats, public: _Floats, window: int) -> tuple[_Floats, _Float
     Fewer windows than features vary in some directions only; taken as they are, they would rule
     every token out.
     """
-    mean, own = _scatter(gram)
+    mean, covariance = _scatter(gram)
     mass = gram[-1, -1]
     features = len(gram)
-    return mean, (mass * own + features * _scatter(public)[1] / window) / (
+    return mean, (mass * covariance + features * _scatter(public)[1] / window) / (
         mass + features
     )
 
@@ -395,11 +395,11 @@ def membership_scores(rows: Integers, sums: DocumentSums) -> _Floats:
     If all else in the sums is known and taken away, no score tells more (Neyman and Pearson): noise
     on a product of two features has half the variance, and the product stands in the matrix twice.
     """
-    own = rows.astype(np.float64)
-    linear = row_unit(sums.mode) * (own @ sums.column[:-1].astype(np.float64))
+    vectors = rows.astype(np.float64)
+    linear = row_unit(sums.mode) * (vectors @ sums.column[:-1].astype(np.float64))
     linear += count_unit(sums.mode) * float(sums.column[-1])
     return np.asarray(
-        linear + _squares(own, sums.products.astype(np.float64))
+        linear + _squares(vectors, sums.products.astype(np.float64))
         if sums.products.size
         else linear
     )

@@ -240,14 +240,14 @@ def attack_cohort(
     """Attack one holder by every view of a coordinator: its statistics, its column, which masking
     does not hide where a domain has one holder, the total, and the difference of two totals.
     """
-    own = members[holder]
-    clear = _attack_gram(CLEAR, encoder, own.statistics, sampling, own.counts)
+    attacked = members[holder]
+    clear = _attack_gram(CLEAR, encoder, attacked.statistics, sampling, attacked.counts)
     yield clear
     started = time.monotonic()
     window, parts = _windows(sampling)
-    cross = _of_tokens(own.statistics, encoder).cross[:, 0] // parts
+    cross = _of_tokens(attacked.statistics, encoder).cross[:, 0] // parts
     counts = column(encoder.table, cross, window)
-    yield _measured(COLUMN, sampling, counts, own.counts, started)
+    yield _measured(COLUMN, sampling, counts, attacked.counts, started)
     if len(members) == 1:
         return
     total = _total(members)
@@ -260,14 +260,14 @@ def attack_cohort(
     owners = attribution(encoder.table, _of_tokens(total, encoder))
     called = np.where(owners == holder, union.counts, 0)
     yield _measured(
-        f"{name}: called {own.domain}", sampling, called, own.counts, started
+        f"{name}: called {attacked.domain}", sampling, called, attacked.counts, started
     )
     view = "difference of totals"
     seen = _seen_in_difference(members, holder)
-    if seen.equals(own.statistics):  # then what is found is the same too
+    if seen.equals(attacked.statistics):  # then what is found is the same too
         yield replace(clear, view=view)
     else:
-        yield _attack_gram(view, encoder, seen, sampling, own.counts)
+        yield _attack_gram(view, encoder, seen, sampling, attacked.counts)
 
 
 def _seen_in_difference(members: Sequence[AuditedHolder], holder: int) -> Statistics:
@@ -282,8 +282,8 @@ def _seen_in_difference(members: Sequence[AuditedHolder], holder: int) -> Statis
 
 def _total(members: Sequence[AuditedHolder], mass: int | None = None) -> Statistics:
     """The sum over holders, of raw sums or of those that each has weighted."""
-    own = (member.statistics for member in members)
-    parts = (sums.weighted(mass) if mass else sums for sums in own)
+    statistics = (member.statistics for member in members)
+    parts = (sums.weighted(mass) if mass else sums for sums in statistics)
     placed = (part.placed(index, len(members)) for index, part in enumerate(parts))
     return reduce(add, placed)
 

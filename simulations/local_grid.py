@@ -10,9 +10,9 @@ import gc
 import signal
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -193,18 +193,15 @@ def _asked(connection: Connection, node: int, parts: Parts) -> Parts:
     return answer
 
 
-@contextmanager
 def process_grid(
     make_app: Callable[[], ClientApp], holders: Mapping[int, Path], processes: int
-) -> Iterator[LocalGrid]:
+) -> AbstractContextManager[LocalGrid]:
     """A grid whose holders are shared out over this many processes; over none but this one, if one
     would be all.
     """
     if processes < 2:
-        yield LocalGrid(make_app(), holders)
-        return
-    with closing(ProcessGrid(make_app, holders, processes)) as grid:
-        yield grid
+        return nullcontext(LocalGrid(make_app(), holders))
+    return closing(ProcessGrid(make_app, holders, processes))
 
 
 def _serve(

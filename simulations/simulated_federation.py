@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -156,23 +157,23 @@ def deal(
         )
     dealt = {}
     for index, corpus in enumerate(domains):
-        own = (holders - index + len(domains) - 1) // len(domains)
-        if own > len(corpus.train):
+        count = (holders - index + len(domains) - 1) // len(domains)
+        if count > len(corpus.train):
             raise InputError(
-                f"{corpus.name!r} has {len(corpus.train)} documents, too few for {own}"
+                f"{corpus.name!r} has {len(corpus.train)} documents, too few for {count}"
                 " holders"
             )
-        for turn in range(own):
+        for turn in range(count):
             name = (
                 corpus.name
-                if own == 1
-                else f"{corpus.name}-{turn + 1:0{len(str(own))}}"
+                if count == 1
+                else f"{corpus.name}-{turn + 1:0{len(str(count))}}"
             )
             if name in dealt:
                 raise InputError(
                     f"two holders would be called {name!r}; rename one of the domains"
                 )
-            dealt[name] = (corpus.name, corpus.train[turn::own])
+            dealt[name] = (corpus.name, corpus.train[turn::count])
     return dict(sorted(dealt.items()))
 
 
@@ -190,15 +191,14 @@ def open_epochs(simulated: SimulatedFederation) -> Iterator[str]:
         return
     # before processes start: forks share it
     find_encoder(simulated.federation.settings.encoder)
-    jobs = [(home, terms) for home in simulated.nodes.values()]
+    opened = partial(_open_epoch, terms)
     with process_context().Pool(cores()) as pool:
         names = iter(simulated.nodes)
-        for _ in pool.imap(_open_epoch, jobs, chunksize=8):
+        for _ in pool.imap(opened, simulated.nodes.values(), chunksize=8):
             yield next(names)
 
 
-def _open_epoch(job: tuple[Path, Terms]) -> None:
-    home, terms = job
+def _open_epoch(terms: Terms, home: Path) -> None:
     with without_syncing():
         open_epoch(Holder(home), terms)
 

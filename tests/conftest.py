@@ -23,7 +23,8 @@ from hypothesis import HealthCheck, settings
 
 from ridgeway.common.base.files import without_syncing
 from ridgeway.common.encoding import sentence_source
-from ridgeway.common.encoding.sentence_encoder import UseEncoder
+from ridgeway.common.encoding.encoder_sources import find_encoder
+from ridgeway.common.encoding.sentence_encoder import UseEncoder, find_use
 from ridgeway.common.encoding.table_encoder import TableEncoder
 from tests.support.commands import Workshop, workshop
 from tests.support.masked_session import small_neighbourhoods
@@ -255,7 +256,7 @@ def encoder() -> TableEncoder:
 
 
 def _made_once(
-    factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None]
+    factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]
 ) -> Path:
     """The folder of this name, filled by whichever worker comes first; the others wait for it."""
     base = factory.getbasetemp()
@@ -275,48 +276,36 @@ def smollm2_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A cache with the default encoder, converted from the installed wheel once for all workers of
     a test run.
     """
-    from ridgeway.common.encoding.encoder_sources import find_encoder
-
-    def convert(cache: Path) -> None:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("RIDGEWAY_CACHE", str(cache))
-            find_encoder("smollm2")
-
-    return _made_once(tmp_path_factory, "smollm2", convert)
+    return _made_once(tmp_path_factory, "smollm2", _smollm2)
 
 
 @pytest.fixture(scope="session")
 def sentences_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A cache with the sentence encoder, converted from the installed wheel once for all workers of
-    a test run.
-    """
-    from ridgeway.common.encoding.sentence_encoder import find_use
-
-    def convert(cache: Path) -> None:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("RIDGEWAY_CACHE", str(cache))
-            find_use()
-
-    return _made_once(tmp_path_factory, "sentences", convert)
+    """The same with the sentence encoder."""
+    return _made_once(tmp_path_factory, "sentences", _use)
 
 
 @pytest.fixture(scope="session")
 def sentences(sentences_cache: Path) -> UseEncoder:
     """The sentence encoder."""
-    from ridgeway.common.encoding.sentence_encoder import find_use
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RIDGEWAY_CACHE", str(sentences_cache))
-        return find_use()
+    return _use(sentences_cache)
 
 
 @pytest.fixture(scope="session")
 def smollm2(smollm2_cache: Path) -> TableEncoder:
     """The default encoder."""
-    from ridgeway.common.encoding.encoder_sources import find_encoder
+    return _smollm2(smollm2_cache)
 
+
+def _use(cache: Path) -> UseEncoder:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RIDGEWAY_CACHE", str(smollm2_cache))
+        patch.setenv("RIDGEWAY_CACHE", str(cache))
+        return find_use()
+
+
+def _smollm2(cache: Path) -> TableEncoder:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RIDGEWAY_CACHE", str(cache))
         return find_encoder("smollm2")
 
 

@@ -324,8 +324,8 @@ def test_a_holders_text_and_keys_are_its_own() -> None:
     """No two holders share a volume; the service that routes only reads."""
     services = compose()["services"]
     for name in ("law", "code", "medicine"):
-        own = [mount.source for mount in mounts(services[name])]
-        assert own == [name, f"./corpora/{name}"]
+        sources = [mount.source for mount in mounts(services[name])]
+        assert sources == [name, f"./corpora/{name}"]
         others = {
             mount.source
             for other, service in services.items()

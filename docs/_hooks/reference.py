@@ -51,9 +51,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def cli_page() -> str:
     """Every command, as `typer utils docs` describes it."""
-    found = command()
+    root = command()
     return get_docs_for_click(
-        obj=found, ctx=typer.Context(found), name="ridgeway", title="Commands"
+        obj=root, ctx=typer.Context(root), name="ridgeway", title="Commands"
     )
 
 

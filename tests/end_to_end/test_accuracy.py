@@ -17,11 +17,13 @@ from tests.support.chats import PHRASES, dialogues, rates
 from tests.support.corpora_on_disk import measured
 
 pytestmark = pytest.mark.slow
+settings = pytest.mark.parametrize("setting", ["reasoning", "clm"])
+LEAST = 97.0
 
 
-@pytest.mark.parametrize(("setting", "least"), [("reasoning", 97.0), ("clm", 97.0)])
+@settings
 def test_the_defaults_reach_their_accuracy(
-    shared_data: Path, smollm2: TableEncoder, tmp_path: Path, setting: str, least: float
+    shared_data: Path, smollm2: TableEncoder, tmp_path: Path, setting: str
 ) -> None:
     """Mean over domains, on test sets of another genre than the training text (reasoning) and of
     the same (clm).
@@ -29,7 +31,7 @@ def test_the_defaults_reach_their_accuracy(
     encoder = with_words(smollm2, WordFeatures())
     assert (
         measured(shared_data / setting, preset("default"), encoder, tmp_path).accuracy
-        >= least
+        >= LEAST
     )
 
 
@@ -42,9 +44,9 @@ def test_the_preset_paper_gives_the_published_method(
     ).accuracy == pytest.approx(91, abs=1)
 
 
-@pytest.mark.parametrize(("setting", "least"), [("reasoning", 97.0), ("clm", 97.0)])
+@settings
 def test_a_federation_that_chooses_by_itself_reaches_the_same(
-    shared_data: Path, smollm2: TableEncoder, tmp_path: Path, setting: str, least: float
+    shared_data: Path, smollm2: TableEncoder, tmp_path: Path, setting: str
 ) -> None:
     """Candidates chosen by the holders' counts on held-out text, test files unseen: no worse than
     the defaults. And conversations made of the test files stay with their expert, and change over
@@ -56,7 +58,7 @@ def test_a_federation_that_chooses_by_itself_reaches_the_same(
     done = simulate(
         tmp_path / "work", lambda event: None, data=data, out=release, encoder=encoder
     )
-    assert done.evaluation.accuracy >= least
+    assert done.evaluation.accuracy >= LEAST
     chats = list(dialogues(folder_dataset(data).test, PHRASES, 300, random.Random(1)))
     stays, follows, *_ = rates(Router.load(release), chats)
     assert stays >= 95.0

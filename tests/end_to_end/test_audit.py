@@ -206,8 +206,8 @@ def test_what_cannot_be_audited_is_refused(
     if not (shop / "other").exists():
         save_encoder(tiny_encoder(seed=9), shop / "other")
     before = set(listing(shop.folder))
-    own = [] if "--encoder" in words else ["--encoder", shop.encoder]
-    done = shop.call(*words.split(), *own)
+    usual = [] if "--encoder" in words else ["--encoder", shop.encoder]
+    done = shop.call(*words.split(), *usual)
     assert (done.code, done.stdout) == (2, ""), done
     sentence = done.stderr.splitlines()[-1]
     assert "Traceback" not in done.stderr
@@ -281,8 +281,8 @@ def test_an_audit_under_noise_says_what_it_needs(shop: Workshop, public: Path) -
         ("law.stats --epsilon 1 --privacy none", "there is no privacy mode 'none'"),
         ("law.stats --epsilon 1 --prior law.stats", "not a prior"),
     ):
-        own = ("audit --encoder", shop.encoder, "--prior", public)
-        done = shop.call(*own, *words.split())
+        usual = ("audit --encoder", shop.encoder, "--prior", public)
+        done = shop.call(*usual, *words.split())
         assert (
             done.code == 2
             and sentence in done.stderr

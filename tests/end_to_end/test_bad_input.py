@@ -87,8 +87,15 @@ def refused_prepare(
     """A refused `client prepare` into an existing file; a later option takes the place of an
     earlier one.
     """
-    own = ("--encoder", shop.encoder, "--domain", "law", "--out", folder / "out.stats")
-    return refused(shop, folder, "client prepare", *own, *words, **options)
+    usual = (
+        "--encoder",
+        shop.encoder,
+        "--domain",
+        "law",
+        "--out",
+        folder / "out.stats",
+    )
+    return refused(shop, folder, "client prepare", *usual, *words, **options)
 
 
 CORPORA: dict[str, tuple[Callable[[Path], object], str]] = {
@@ -210,8 +217,8 @@ def refused_solve(
     shop: Workshop, folder: Path, *words: str | Path, **options: Any
 ) -> str:
     """A refused `coordinator solve` into the folder of an earlier release."""
-    own = ("--encoder", shop.encoder, "--out", folder / "release")
-    return refused(shop, folder, "coordinator solve", *own, *words, **options)
+    usual = ("--encoder", shop.encoder, "--out", folder / "release")
+    return refused(shop, folder, "coordinator solve", *usual, *words, **options)
 
 
 @pytest.mark.parametrize(
@@ -336,10 +343,10 @@ def test_a_command_that_cannot_be_done_is_refused(
 
 def test_only_the_signer_may_sign_a_proposal(shop: Workshop, folder: Path) -> None:
     """Another coordinator's key does not sign this one's release again."""
-    own: dict[str, Any] = {"RIDGEWAY_CONFIG": str(folder / "config")}
-    assert shop.solve("law.stats code.stats --out", folder / "other", **own).code == 0
+    key: dict[str, Any] = {"RIDGEWAY_CONFIG": str(folder / "config")}
+    assert shop.solve("law.stats code.stats --out", folder / "other", **key).code == 0
     words = ("evaluate release --propose --sign", shop / "tests")
-    said = refused(shop, folder, *words, **own)
+    said = refused(shop, folder, *words, **key)
     assert "set the coordinator's key with --key-file" in said
     assert load_release(shop / "release").signer[:12] in said
 

@@ -22,16 +22,11 @@ from ridgeway.common.deploy.processes import free_port
 from ridgeway.common.privacy.public_prior import write_prior
 from tests.support.commands import Finished
 from tests.support.corpora_on_disk import write_jsonl
-from tests.support.deployment import Deployment, texts
+from tests.support.deployment import PROCESSES, Deployment, texts
 from tests.support.tiny import tiny_encoder
 from tests.test_docs import DOCS, commands_in
 
-pytestmark = [
-    pytest.mark.deployment,
-    pytest.mark.skipif(
-        not Path("/proc/self/environ").exists(), reason="looks into /proc"
-    ),
-]
+pytestmark = PROCESSES
 
 HOLDERS = ("code", "law", "medicine")
 LATER = "chess"

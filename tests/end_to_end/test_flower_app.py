@@ -20,15 +20,10 @@ import pytest
 from ridgeway import Router
 from ridgeway.common.deploy.processes import flower_environment, free_port, script
 from tests.support.corpora_on_disk import write_domains
-from tests.support.deployment import Deployment
+from tests.support.deployment import PROCESSES, Deployment
 from tests.support.tiny import tiny_encoder
 
-pytestmark = [
-    pytest.mark.deployment,
-    pytest.mark.skipif(
-        not Path("/proc/self/environ").exists(), reason="looks into /proc"
-    ),
-]
+pytestmark = PROCESSES
 APP = Path(__file__).resolve().parents[2] / "examples" / "flower-app"
 NAMES = ("code", "law", "medicine")
 

@@ -27,7 +27,6 @@ from ridgeway.common.base.settings import Confidence
 from ridgeway.common.experts.experts_file import ExpertsFile
 from ridgeway.common.routing.evaluation import CONFIDENCE_EDGES
 from ridgeway.common.routing.release import save_release
-from ridgeway.common.routing.token_table import TokenTable
 from ridgeway.common.serve.gateway.gateway import Gateway
 from ridgeway.common.serve.http_app import create_app
 from ridgeway.common.serve.routing.current_release import ReleaseSource
@@ -36,8 +35,15 @@ from tests.support.browser import Visit, violations, visit
 from tests.support.fake_expert import Expert, step_by_step, well
 from tests.support.in_process import running
 from tests.support.making import fixed_identity
-from tests.support.serving import OWN, facts_of, prompt_for, release_of, unsure_prompts
-from tests.support.tiny import LETTERS, tiny_definition
+from tests.support.serving import (
+    OWN,
+    facts_of,
+    letter_table,
+    prompt_for,
+    release_of,
+    unsure_prompts,
+)
+from tests.support.tiny import tiny_definition
 
 pytestmark = pytest.mark.browser
 
@@ -56,11 +62,6 @@ def evaluated_release(
     """A release with the counts of an evaluation; each domain has letters of its own, as far as
     there are any.
     """
-    logits = np.zeros((len(LETTERS) + 2, len(domains)), dtype=np.int32)
-    for index, _ in enumerate(domains):
-        logits[LETTERS.index(OWN[index % len(OWN)]) + 2, index] = 100 - index // len(
-            OWN
-        )
     evaluation = {
         "accuracy": 70.0,
         "domains": {},
@@ -75,15 +76,8 @@ def evaluated_release(
         evaluation=evaluation,
         examples=[LAW, CODE],
     )
-    table = TokenTable(logits, 1.0, np.zeros(len(logits), dtype=np.float32))
-    save_release(
-        folder,
-        facts,
-        np.zeros((2, len(domains))),
-        table,
-        tiny_definition(),
-        fixed_identity(),
-    )
+    weights, table = np.zeros((2, len(domains))), letter_table(domains)
+    save_release(folder, facts, weights, table, tiny_definition(), fixed_identity())
 
 
 @dataclass(frozen=True)

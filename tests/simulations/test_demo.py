@@ -39,12 +39,12 @@ def test_the_demo_runs_the_whole_path(
 
     def run(command: Sequence[str], *, check: bool, env: dict[str, str]) -> None:
         assert Path(command[0]).exists() and check
-        own = {
+        folders = {
             name: env[name]
             for name in ("RIDGEWAY_CACHE", "RIDGEWAY_CONFIG", "RIDGEWAY_STATE")
         }
-        assert all(value.startswith("demo-run/") for value in own.values())
-        done = Workshop(tmp_path).do(*command[1:], cwd=None, stdin=b"", **own)
+        assert all(value.startswith("demo-run/") for value in folders.values())
+        done = Workshop(tmp_path).do(*command[1:], cwd=None, stdin=b"", **folders)
         print(done.stdout)
 
     monkeypatch.setattr(demo, "subprocess", SimpleNamespace(run=run))

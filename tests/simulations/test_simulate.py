@@ -122,12 +122,12 @@ def test_dealing_gives_every_text_to_one_holder(
     dealt = deal(found, holders)
     assert len(dealt) == holders
     assert all(texts for _, texts in dealt.values())
-    texts = [text for _, own in dealt.values() for text in own]
+    texts = [text for _, dealt_texts in dealt.values() for text in dealt_texts]
     assert sorted(texts) == sorted(text for corpus in found for text in corpus.train)
     assert all(
         text.startswith(domain[1:] + "-")
-        for domain, own in dealt.values()
-        for text in own
+        for domain, dealt_texts in dealt.values()
+        for text in dealt_texts
     )
 
 
@@ -155,8 +155,8 @@ def test_federated_equals_centralised(
         federation.terms.sampling,
     )
     pooled = []
-    for name, own in texts.items():
-        path = write_jsonl(tmp_path / "text" / f"{name}.jsonl", own)
+    for name, domain_texts in texts.items():
+        path = write_jsonl(tmp_path / "text" / f"{name}.jsonl", domain_texts)
         job = PrepareJob((path,), name, sampling, DEFAULT.holdout, ("text",), 1)
         pooled.append(prepare(job, federation.encoder, tmp_path / "cache").prepared)
     opened = [

@@ -24,8 +24,8 @@ class ChartTemplates:
     """The templates of a chart's folder, and its values with others in their place."""
 
     def __init__(self, folder: Path, values: Mapping[str, Any]) -> None:
-        own = yaml.safe_load((folder / "values.yaml").read_text())
-        self._top = {"Values": _merged(own, values), "Release": {"Name": "test"}}
+        defaults = yaml.safe_load((folder / "values.yaml").read_text())
+        self._top = {"Values": _merged(defaults, values), "Release": {"Name": "test"}}
         self._parts: dict[str, list[tuple[str, str]]] = {}
         self._folder = folder / "templates"
         for path in self._folder.glob("*.tpl"):
@@ -106,11 +106,14 @@ class ChartTemplates:
         return value
 
 
-def _merged(own: Any, given: Any) -> Any:
-    if isinstance(own, dict) and isinstance(given, Mapping):
+def _merged(defaults: Any, given: Any) -> Any:
+    if isinstance(defaults, dict) and isinstance(given, Mapping):
         return {
-            **own,
-            **{name: _merged(own.get(name), value) for name, value in given.items()},
+            **defaults,
+            **{
+                name: _merged(defaults.get(name), value)
+                for name, value in given.items()
+            },
         }
     return given
 

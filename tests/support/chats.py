@@ -98,10 +98,10 @@ def rates(router: Router, chats: Sequence[Dialogue]) -> tuple[float, ...]:
     percentages = []
     for rule in (by_the_rule, by_all_turns):
         for changes in (False, True):
-            own = [
+            hits = [
                 rule(chat) == chat.goes_on
                 for chat in begun
                 if (chat.began != chat.goes_on) == changes
             ]
-            percentages.append(100 * sum(own) / max(len(own), 1))
+            percentages.append(100 * sum(hits) / max(len(hits), 1))
     return tuple(percentages)

@@ -94,12 +94,12 @@ class Workshop:
         return self.folder / name
 
     def environment(self, **changes: str) -> dict[str, str]:
-        own = {
+        folders = {
             "RIDGEWAY_CACHE": str(self.cache),
             "RIDGEWAY_CONFIG": str(self.key.parent),
             "RIDGEWAY_STATE": str(self.folder / "home" / "state"),
         }
-        return {**os.environ, **own, **changes}
+        return {**os.environ, **folders, **changes}
 
     def run(
         self,
@@ -154,12 +154,12 @@ class Workshop:
         return self.call(*words, **options).good
 
     def prepare(self, *words: str | Path, **options: Any) -> Finished:
-        own = ("client prepare --encoder", self.encoder)
-        return self.call(*own, *command_line(words), **options)
+        usual = ("client prepare --encoder", self.encoder)
+        return self.call(*usual, *command_line(words), **options)
 
     def solve(self, *words: str | Path, **options: Any) -> Finished:
-        own = ("coordinator solve --encoder", self.encoder)
-        return self.call(*own, *command_line(words), **options)
+        usual = ("coordinator solve --encoder", self.encoder)
+        return self.call(*usual, *command_line(words), **options)
 
 
 def workshop(folder: Path) -> Workshop:
@@ -186,8 +186,13 @@ def workshop(folder: Path) -> Workshop:
             )
         )
         save_prepared(parts[-1], folder / f"{domain}.stats")
-    own = DEFAULT.weighting, DEFAULT.ridge, DEFAULT.normalise_columns, DEFAULT.selector
-    choices = RouterChoices(*own, Confidence())
+    usual = (
+        DEFAULT.weighting,
+        DEFAULT.ridge,
+        DEFAULT.normalise_columns,
+        DEFAULT.selector,
+    )
+    choices = RouterChoices(*usual, Confidence())
     publish(parts, encoder, choices, create_identity(made.key), folder / "release")
     return made
 

@@ -37,14 +37,15 @@ from tests.support.commands import RIDGEWAY, Finished, Workshop, command_line
 from tests.support.corpora_on_disk import write_jsonl
 from tests.support.waiting import PATIENCE_S, wait_for, wait_for_end
 
-DEPLOYED = [
+PROCESSES = [
     pytest.mark.deployment,
     pytest.mark.skipif(
         not Path("/proc/self/environ").exists(), reason="looks into /proc"
     ),
-    pytest.mark.usefixtures("show_logs"),
 ]
-"""The marks of a module that tells the story of a deployment."""
+"""The marks of a module that starts processes and finds them in /proc."""
+DEPLOYED = [*PROCESSES, pytest.mark.usefixtures("show_logs")]
+"""Those of a module that tells the story of a deployment."""
 SECRET = "zyzzyva"
 """Stands in every private text, and nowhere else."""
 
@@ -168,11 +169,13 @@ class Deployment:
 
     @property
     def own_environment(self) -> dict[str, str]:
-        own = {
+        folders = {
             f"RIDGEWAY_{name.upper()}": self.folder / name
             for name in ("cache", "config", "state")
         }
-        return {name: str(path) for name, path in {**own, TEST: self.folder}.items()}
+        return {
+            name: str(path) for name, path in {**folders, TEST: self.folder}.items()
+        }
 
     @property
     def mode(self) -> str:
@@ -314,9 +317,9 @@ class Deployment:
     def settle(self, name: str, *options: str) -> Path:
         """Make a holder of the domain of this name."""
         corpus = write_jsonl(self.corpus(name), texts(name))
-        own = ("--domain", name, "--corpus", corpus, *self._encoder)
+        described = ("--domain", name, "--corpus", corpus, *self._encoder)
         known = ("client init --invite", self.coordinator / "invite")
-        self.do(*known, self.holder(name), *own, *options)
+        self.do(*known, self.holder(name), *described, *options)
         return self.holder(name)
 
     def ready(self, *names: str) -> None:
@@ -429,14 +432,23 @@ class Deployment:
         )
         return running.has_said(verb, subject)
 
+    def leaks(self) -> list[str]:
+        """The operator's files that hold a text of a holder, or a path of one."""
+        assert all(
+            SECRET in path.read_text() for path in self.corpus("").parent.iterdir()
+        )
+        folders = (str(self.folder / name) for name in ("private", "holders"))
+        private = [word.encode() for word in (SECRET, *folders)]
+        return holding(self.coordinator.rglob("*"), private)
+
     # Progress, and what to read when there is none
 
     def written(self) -> int:
         """The bytes in all logs, journals and words of commands: while they grow, something
         moves.
         """
-        own = (path for pattern in WRITTEN for path in self.folder.glob(pattern))
-        return sum(map(_size, (*own, *self.logs())))
+        written = (path for pattern in WRITTEN for path in self.folder.glob(pattern))
+        return sum(map(_size, (*written, *self.logs())))
 
     def logs(self) -> Iterator[Path]:
         yield from sorted(self.coordinator.glob("link/logs/*.log"))

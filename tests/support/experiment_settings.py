@@ -36,8 +36,8 @@ def tiny_dataset(domains: Sequence[str] = tuple(LETTERS), train: int = 40) -> Da
     return Dataset(
         "tiny",
         "made for tests",
-        {name: own[:train] for name, own in texts.items()},
-        {name: own[train:] for name, own in texts.items()},
+        {name: domain_texts[:train] for name, domain_texts in texts.items()},
+        {name: domain_texts[train:] for name, domain_texts in texts.items()},
     )
 
 

@@ -539,9 +539,11 @@ class Oracle:
             (name, standing.contributions[name].source) for name in names
         )
         if (sources, ridge) not in self._routers:
-            own = {name: self.sums[name, source].statistics for name, source in sources}
+            statistics = {
+                name: self.sums[name, source].statistics for name, source in sources
+            }
             self._routers[sources, ridge] = router_bytes(
-                own, standing, self.encoder, ridge
+                statistics, standing, self.encoder, ridge
             )
         return self._routers[sources, ridge]
 
@@ -573,14 +575,14 @@ def shares_of(standing: Standing, names: set[str]) -> dict[str, int]:
     """
     shares: dict[str, int] = {}
     for domain in {standing.roster[name].domain for name in names}:
-        own = sorted(
+        sharing = sorted(
             (standing.roster[name].key, name)
             for name in names
             if standing.roster[name].domain == domain
         )
         shares |= {
-            name: (EQUAL_MASS + len(own) - 1 - index) // len(own)
-            for index, (_, name) in enumerate(own)
+            name: (EQUAL_MASS + len(sharing) - 1 - index) // len(sharing)
+            for index, (_, name) in enumerate(sharing)
         }
     return shares
 

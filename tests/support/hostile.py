@@ -239,14 +239,18 @@ class Hostile:
 
     def post(self, name: str, shared: Collection[str] | None = None) -> bytes:
         """What the others have sent to a member."""
-        own, senders = self.place(name), shared or self.shared
+        recipient, senders = self.place(name), shared or self.shared
         dealt = {
             self.place(sender): self.dealt(sender)
             for sender in senders
             if sender != name
         }
         return pack_by_member(
-            {place: parts[own] for place, parts in dealt.items() if own in parts}
+            {
+                place: parts[recipient]
+                for place, parts in dealt.items()
+                if recipient in parts
+            }
         )
 
     def dealt(self, name: str) -> dict[int, bytes]:
@@ -540,9 +544,9 @@ def plain_sum(
     parts = []
     for name in names:
         holder = parties.holder(name)
-        own = holder.exact_sums(holder.epoch(cohort.terms), cohort)
+        sums = holder.exact_sums(holder.epoch(cohort.terms), cohort)
         parts.append(
-            own.placed(
+            sums.placed(
                 cohort.domains.index(holder.domain), len(cohort.domains)
             ).as_vector()
         )

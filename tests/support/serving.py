@@ -63,7 +63,7 @@ def release_of(
     """
     facts = facts_of(domains, **({} if number is None else {"number": number}))
     weights = np.zeros((2, len(domains)))
-    table = _tiny_table(domains, strength)
+    table = letter_table(domains, strength)
     return save_release(
         folder, facts, weights, table, tiny_definition(), identity or fixed_identity()
     )
@@ -75,7 +75,7 @@ def cascade_release(
     """The same with a sentence encoder, which decides `unsure_prompts`; what it says of them is
     random.
     """
-    table = _tiny_table(domains, 100)
+    table = letter_table(domains)
     features = SentenceFeatures(reader, spelling(tiny_definition(), len(LETTERS) + 2))
     of_sentences = np.random.default_rng(0).integers(
         -1000, 1000, (features.width, len(domains)), dtype=np.int32
@@ -102,11 +102,13 @@ def unsure_prompts(count: int) -> list[str]:
     return [f"{OWN[0]}{OWN[1]} " * (number + 1) for number in range(count)]
 
 
-def _tiny_table(domains: Sequence[str], strength: int) -> TokenTable:
+def letter_table(domains: Sequence[str], strength: int = 100) -> TokenTable:
+    """Each domain has a letter of its own, as far as there are any."""
     rows = len(LETTERS) + 2
     logits = np.zeros((rows, len(domains)), dtype=np.int32)
     for index, _ in enumerate(domains):
-        logits[LETTERS.index(OWN[index]) + 2, index] = strength
+        letter = LETTERS.index(OWN[index % len(OWN)])
+        logits[letter + 2, index] = strength - index // len(OWN)
     return TokenTable(logits, 1.0, np.zeros(rows, dtype=np.float32))
 
 
@@ -268,7 +270,7 @@ class Serving(Process, Chatting):
         self.url = f"http://127.0.0.1:{port}"
         self.key = key
         self._headers = {"authorization": f"Bearer {key}"} if key else {}
-        own = {
+        folders = {
             "RIDGEWAY_CACHE": str(folder / "cache"),
             "RIDGEWAY_CONFIG": str(folder / "config"),
             **environment,
@@ -284,7 +286,7 @@ class Serving(Process, Chatting):
             *options,
         ]
         super().__init__(
-            command, f"{self.url}/readyz", folder / f"serve-{port}.log", own
+            command, f"{self.url}/readyz", folder / f"serve-{port}.log", folders
         )
         self.http = httpx.Client(
             base_url=self.url,
@@ -353,7 +355,7 @@ def write_experts(
     """
     lines = [f"fallback = {json.dumps(fallback)}"] if fallback else []
     for name, url in experts.items():
-        own = {
+        facts = {
             "base_url": url,
             "model": name,
             **settings.get("every", {}),
@@ -362,7 +364,7 @@ def write_experts(
         lines += [
             "",
             f"[experts.{json.dumps(name)}]",
-            *(f"{key} = {json.dumps(value)}" for key, value in own.items()),
+            *(f"{key} = {json.dumps(value)}" for key, value in facts.items()),
         ]
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return path

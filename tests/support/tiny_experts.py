@@ -35,12 +35,12 @@ def make_language_model(folder: Path) -> Path:
     return folder
 
 
-def tiny_dataset(train: int = 40, test: int = 6, size: int = 80) -> Dataset:
+def tiny_dataset() -> Dataset:
     """Three domains in letters of their own."""
-    texts = {name: tuple(sentences(name, train + test, size)) for name in ALPHABETS}
+    texts = {name: tuple(sentences(name, 46, 80)) for name in ALPHABETS}
     return Dataset(
         "tiny",
         "letters",
-        {name: own[test:] for name, own in texts.items()},
-        {name: own[:test] for name, own in texts.items()},
+        {name: domain_texts[6:] for name, domain_texts in texts.items()},
+        {name: domain_texts[:6] for name, domain_texts in texts.items()},
     )

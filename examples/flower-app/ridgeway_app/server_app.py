@@ -78,16 +78,16 @@ def simulated_federation(folder: Path, context: Context, nodes: int) -> Federati
     """Corpora dealt out to a holder for each SuperNode, who sums its own before the round."""
     config: Mapping[str, Any] = context.run_config
     mode = config["mode"]
-    found = read_corpora(Path(config["data"]) if config["data"] else None, nodes)
-    if nodes < len(found):
-        left_out = ", ".join(each.name for each in found[nodes:])
+    corpora = read_corpora(Path(config["data"]) if config["data"] else None, nodes)
+    if nodes < len(corpora):
+        left_out = ", ".join(corpus.name for corpus in corpora[nodes:])
         log.warning(
             "%s SuperNodes are there, and none is left for: %s", nodes, left_out
         )
     usual = PRIVATE_ENCODER if mode == "private" else DEFAULT.encoder
     made = create_simulated_federation(
         folder,
-        found[:nodes],
+        corpora[:nodes],
         holders=nodes,
         encoder=config["encoder"] or usual,
         mode=mode,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +25,7 @@ from ridgeway.simulations.experiments.report import (
     read_part,
     write_part,
 )
+from tests.support.corpora_on_disk import write_jsonl
 from tests.support.experiment_settings import tiny_dataset, tiny_plan
 
 TABLE = ReportTable(
@@ -174,13 +174,10 @@ def call(*words: object) -> int:
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    folder = tmp_path / "data"
-    folder.mkdir()
     for name, texts in tiny_dataset().train.items():
-        lines = [json.dumps({"text": text}) + "\n" for text in texts]
-        (folder / f"{name}.train.jsonl").write_text("".join(lines))
-        (folder / f"{name}.test.jsonl").write_text("".join(lines))
-    return folder
+        for part in ("train", "test"):
+            write_jsonl(tmp_path / "data" / f"{name}.{part}.jsonl", texts)
+    return tmp_path / "data"
 
 
 def test_the_command_runs_parts_over_folders(
