@@ -204,10 +204,10 @@ def test_what_was_measured_chooses_among_the_experts_that_were(
         for each, value in zip(terms, quality, strict=True)
     ]
     assert choice.expert in scored
-    place = scored.index(choice.expert)
-    assert worth[place] >= max(worth) - 1e-9
-    if terms[place].quality:
-        assert choice.quality == pytest.approx(quality[place])
+    column = scored.index(choice.expert)
+    assert worth[column] >= max(worth) - 1e-9
+    if terms[column].quality:
+        assert choice.quality == pytest.approx(quality[column])
 
 
 @given(

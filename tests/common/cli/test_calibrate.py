@@ -27,8 +27,8 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
     """A workshop whose test texts are partly of two domains, so that a router errs on some."""
     made = workshop(tmp_path_factory.mktemp("shop"))
     names = list(ALPHABETS)
-    for place, domain in enumerate(names):
-        other = names[(place + 1) % len(names)]
+    for number, domain in enumerate(names):
+        other = names[(number + 1) % len(names)]
         mixed = [
             own[: 80 + 3 * turn] + foreign[3 : 123 - 3 * turn]
             for turn, (own, foreign) in enumerate(
@@ -81,14 +81,20 @@ def test_the_proposed_threshold_does_what_is_said_of_it(
     router = Router.load(shop / "release")
     texts = labelled_texts(shop / "mixed", router.domains, ["text"])
     answered = {
-        name: [each for each in router.route_many(own) if not each.abstained]
-        for name, own in texts.items()
+        name: [
+            decision
+            for decision in router.route_many(domain_texts)
+            if not decision.abstained
+        ]
+        for name, domain_texts in texts.items()
     }
     assert router.confidence.threshold > 0
-    shares = {name: len(found) / len(texts[name]) for name, found in answered.items()}
+    shares = {
+        name: len(decisions) / len(texts[name]) for name, decisions in answered.items()
+    }
     right = sum(
-        sum(d.domain == name for d in found) / len(texts[name])
-        for name, found in answered.items()
+        sum(d.domain == name for d in decisions) / len(texts[name])
+        for name, decisions in answered.items()
     )
     assert right / sum(shares.values()) >= 0.95
 

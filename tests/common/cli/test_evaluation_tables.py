@@ -16,20 +16,20 @@ from ridgeway.common.routing.evaluation import Evaluation
 def evaluation(many: int) -> Evaluation:
     """Ten texts a domain; the n-th domain loses n of them, at most nine, to the domain after it."""
     rows = []
-    for place in range(many):
+    for number in range(many):
         row = [0] * many
-        lost = min(place, 9)
-        row[place] += 10 - lost
-        row[(place + 1) % many] += lost
+        lost = min(number, 9)
+        row[number] += 10 - lost
+        row[(number + 1) % many] += lost
         rows.append(tuple(row))
-    return Evaluation(tuple(f"d{place:03}" for place in range(many)), tuple(rows))
+    return Evaluation(tuple(f"d{number:03}" for number in range(many)), tuple(rows))
 
 
 def test_few_domains_are_a_matrix(capsys: pytest.CaptureFixture[str]) -> None:
     """Every count of a small matrix is printed."""
     show(None, *evaluation_lines(evaluation(3)), json=False)
     printed = capsys.readouterr().out
-    assert all(f"→ d{place:03}" in printed for place in range(3))
+    assert all(f"→ d{number:03}" in printed for number in range(3))
     assert "most confused with" not in printed
 
 
@@ -62,4 +62,4 @@ def test_the_largest_matrix_has_every_domain(
     assert f"→ d{MAX_MATRIX_DOMAINS - 1:03}" in capsys.readouterr().out
     show(None, *evaluation_lines(evaluation(MAX_MATRIX_DOMAINS + 1)), json=False)
     out = capsys.readouterr().out
-    assert all(f"d{place:03}" in out for place in range(MAX_MATRIX_DOMAINS + 1))
+    assert all(f"d{number:03}" in out for number in range(MAX_MATRIX_DOMAINS + 1))

@@ -173,11 +173,14 @@ def test_only_the_embeddings_of_a_model_are_read(
 ) -> None:
     """Single or sharded, in any float type: the table is the quantised input embedding."""
     tensors = weights(dtype=dtype)
-    found = find_encoder(f"hf:{model_folder(tmp_path / 'model', tensors, shards)}")
+    encoder = find_encoder(f"hf:{model_folder(tmp_path / 'model', tensors, shards)}")
     expected = tensors[EMBEDDINGS].to(torch.float64).numpy()
-    assert isinstance(found, TableEncoder)
-    assert found.name == "local"
-    assert np.abs(found.table * found.scale - expected).max() <= found.scale * 0.5000001
+    assert isinstance(encoder, TableEncoder)
+    assert encoder.name == "local"
+    assert (
+        np.abs(encoder.table * encoder.scale - expected).max()
+        <= encoder.scale * 0.5000001
+    )
 
 
 def test_a_shard_without_the_embeddings_is_not_opened(tmp_path: Path) -> None:
@@ -190,8 +193,8 @@ def test_a_shard_without_the_embeddings_is_not_opened(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", encoder_sources.EMBEDDING_NAMES)
 def test_every_known_name_of_the_embeddings_is_found(tmp_path: Path, name: str) -> None:
     """With the prefix of its model or without."""
-    for place, prefix in enumerate(("", "transformer.")):
-        folder = model_folder(tmp_path / str(place), weights(prefix + name))
+    for number, prefix in enumerate(("", "transformer.")):
+        folder = model_folder(tmp_path / str(number), weights(prefix + name))
         assert find_encoder(f"hf:{folder}").width == 8
 
 

@@ -55,9 +55,9 @@ def mistyped_slowly(text: str) -> str:
         for roll, struck in zip(drawn, strikes, strict=True)
     ]
     row = list(begun)
-    for place, kind in enumerate(kinds):
-        if kind == 3 and place and kinds[place - 1] != 3:
-            row[place - 1], row[place] = row[place], row[place - 1]
+    for position, kind in enumerate(kinds):
+        if kind == 3 and position and kinds[position - 1] != 3:
+            row[position - 1], row[position] = row[position], row[position - 1]
     written = ""
     for letter, kind, roll in zip(row, kinds, drawn, strict=True):
         other = chr(ord("a") + ((roll >> 32) * 26 >> 32))

@@ -89,7 +89,7 @@ def test_token_ids_are_the_wheels_own(sentences: UseEncoder, wheels_own: Any) ->
 def test_vectors_are_the_wheels_own(sentences: UseEncoder, wheels_own: Any) -> None:
     """Up to the rounding: every cosine is above 0.9999."""
     ids, expected = wheels_own
-    lengths = np.array([len(each) for each in ids])
+    lengths = np.array([len(text_ids) for text_ids in ids])
     vectors = sentences.vectors(np.concatenate(ids).astype(np.int32), lengths).astype(
         float
     )

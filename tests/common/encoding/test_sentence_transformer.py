@@ -112,13 +112,13 @@ def test_a_vector_is_the_nearest_on_the_grid_to_the_models_mean(
     number.
     """
     texts = [text for text in TEXTS if text]
-    found = vectors(encoder, texts)
-    assert not (found % ROUNDING_STEP).any()
+    made = vectors(encoder, texts)
+    assert not (made % ROUNDING_STEP).any()
     exact = (SENTENCE_NORM * plain_means(folder, encoder, texts)).clip(
         -FEATURE_LIMIT, FEATURE_LIMIT
     )
-    assert np.abs(found - exact).max() < ROUNDING_STEP / 2 + 0.1
-    assert found.shape == (len(texts), WIDTH)
+    assert np.abs(made - exact).max() < ROUNDING_STEP / 2 + 0.1
+    assert made.shape == (len(texts), WIDTH)
 
 
 def test_a_vector_depends_on_its_text_alone(encoder: TransformerEncoder) -> None:
@@ -132,8 +132,8 @@ def test_a_vector_depends_on_its_text_alone(encoder: TransformerEncoder) -> None
 
 def test_a_text_without_tokens_has_the_zero_vector(encoder: TransformerEncoder) -> None:
     """And no texts have none."""
-    found = vectors(encoder, TEXTS)
-    assert [bool(row.any()) for row in found] == [bool(text) for text in TEXTS]
+    made = vectors(encoder, TEXTS)
+    assert [bool(row.any()) for row in made] == [bool(text) for text in TEXTS]
     assert encoder.vectors(np.empty(0, np.int32), np.empty(0, np.int64)).shape == (
         0,
         WIDTH,
@@ -171,9 +171,9 @@ def test_passes_of_many_texts_give_the_same_vectors(
 
     monkeypatch.setattr(sentence_transformer, "_models", {})
     monkeypatch.setattr(sentence_transformer, "TorchModel", Counting)
-    found = encoder.on_device("elsewhere")(*encoder.encode_many(texts))
+    made = encoder.on_device("elsewhere")(*encoder.encode_many(texts))
     assert sorted(sizes) == [(1, 13), (1, 17), (1, 159), (2, 16), (2, 16)]
-    assert np.abs(found.astype(int) - expected).max() <= ROUNDING_STEP
+    assert np.abs(made.astype(int) - expected).max() <= ROUNDING_STEP
 
 
 def test_a_number_beyond_the_bound_is_cut_and_none_at_all_is_an_error() -> None:
@@ -229,17 +229,17 @@ def test_an_encoder_is_named_without_its_path(
 ) -> None:
     """In its name, in its saved folder, and in statistics; a path in a name is refused."""
     save_encoder(tiny_encoder(), tmp_path / "tiny")
-    found = find_encoder(f"dir:{tmp_path / 'tiny'}+words+sentence:{folder}")
-    assert (found.name, found.sentence_encoder) != ("", None)
-    assert found.name == "tiny+words+sentence:local"
-    assert of_tokens_alone(found).name == "tiny"
-    assert found.width == found.table_width + WIDTH + 1024
-    save_encoder(found, tmp_path / "saved")
+    joined = find_encoder(f"dir:{tmp_path / 'tiny'}+words+sentence:{folder}")
+    assert (joined.name, joined.sentence_encoder) != ("", None)
+    assert joined.name == "tiny+words+sentence:local"
+    assert of_tokens_alone(joined).name == "tiny"
+    assert joined.width == joined.table_width + WIDTH + 1024
+    save_encoder(joined, tmp_path / "saved")
     assert str(folder) not in (tmp_path / "saved" / "encoder.json").read_text()
-    assert load_encoder(tmp_path / "saved").fingerprint == found.fingerprint
-    assert prepared("law", found, 1).encoder_name == found.name
+    assert load_encoder(tmp_path / "saved").fingerprint == joined.fingerprint
+    assert prepared("law", joined, 1).encoder_name == joined.name
     with pytest.raises(StatisticsError, match="name or fingerprint is invalid"):
-        prepared("law", found, 1, name=f"tiny+sentence:{folder}")
+        prepared("law", joined, 1, name=f"tiny+sentence:{folder}")
 
 
 def test_a_source_means_the_same_from_any_folder(
@@ -282,9 +282,9 @@ def test_names_are_taken_apart(name: str, table: str, reader: str | None) -> Non
 
 
 def named(encoder: TransformerEncoder) -> TransformerEncoder:
-    found = named_sentence_encoder("local", encoder.fingerprint)
-    assert isinstance(found, TransformerEncoder)
-    return found
+    local = named_sentence_encoder("local", encoder.fingerprint)
+    assert isinstance(local, TransformerEncoder)
+    return local
 
 
 def test_a_model_that_is_not_here_is_asked_for(
@@ -328,9 +328,9 @@ def test_a_model_that_changed_where_it_lay_is_not_used(
 def test_statistics_of_a_local_model_ask_for_its_source(
     encoder: TransformerEncoder,
 ) -> None:
-    found = with_sentences(tiny_encoder(), encoder)
+    joined = with_sentences(tiny_encoder(), encoder)
     with pytest.raises(EncoderError, match=r"use --encoder smollm2\+sentence:DIR"):
-        find_by_fingerprint(found.fingerprint, "smollm2+sentence:local")
+        find_by_fingerprint(joined.fingerprint, "smollm2+sentence:local")
 
 
 # Sums and routers
@@ -338,18 +338,18 @@ def test_statistics_of_a_local_model_ask_for_its_source(
 
 def test_sums_are_those_of_windows_on_either_path(encoder: TransformerEncoder) -> None:
     """In one go, in parts, and by the code of GPUs, on the CPU."""
-    found = with_sentences(tiny_encoder(), encoder)
+    joined = with_sentences(tiny_encoder(), encoder)
     sampling = Sampling(4, stride=8, units=5, opening=3)
-    ids, lengths = found.tokenizer.encode_many(TEXTS)
-    here = accumulators(found.table, sampling, found.words, found.sentences)
+    ids, lengths = joined.tokenizer.encode_many(TEXTS)
+    here = accumulators(joined.table, sampling, joined.words, joined.sentences)
     there = gpu_accumulators(
-        found.table, sampling, "cpu", found.words, found.sentences
+        joined.table, sampling, "cpu", joined.words, joined.sentences
     )[0]
     whole, on_device, parts = here(), there(), [here(), here()]
     whole.add(ids, lengths)
     on_device.add(ids, lengths)
     for part, texts in zip(parts, (TEXTS[:2], TEXTS[2:]), strict=True):
-        part.add(*found.tokenizer.encode_many(texts))
+        part.add(*joined.tokenizer.encode_many(texts))
     expected = whole.statistics(whole.state()).gram
     assert expected.any()
     assert (on_device.statistics(on_device.state()).gram == expected).all()
@@ -367,7 +367,7 @@ def test_a_release_is_served_by_its_model(
     router = Router.load(tmp_path / "release")
     prompts = [*unsure_prompts(9), prompt_for("law", CASCADE_DOMAINS)]
     decided = router.route_many(prompts)
-    assert [each.router for each in decided] == [SENTENCES] * 9 + [TABLE]
+    assert [decision.router for decision in decided] == [SENTENCES] * 9 + [TABLE]
     assert decided == [router.route(prompt) for prompt in prompts]
     monkeypatch.setattr(sentence_transformer, "_models", {})
     monkeypatch.setitem(sys.modules, "torch", None)
@@ -499,14 +499,14 @@ def test_without_torch_the_extra_is_named(
     folder: Path, monkeypatch: pytest.MonkeyPatch, package: str
 ) -> None:
     """The encoder is known without; its model cannot be run."""
-    found = find_transformer(str(folder))
+    local = find_transformer(str(folder))
     monkeypatch.setattr(sentence_transformer, "_models", {})
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(
         EncoderError,
         match=rf"needs the package {package}; install ridgeway\[transformers\]",
     ):
-        vectors(found, ["a"])
+        vectors(local, ["a"])
 
 
 def test_torch_is_imported_when_the_first_text_comes(folder: Path) -> None:

@@ -218,15 +218,15 @@ def test_words_of_real_tokens_are_whole_and_characters_of_several_tokens_are_sho
     smollm2: TableEncoder,
 ) -> None:
     """A blank goes with the word behind it, as its token has it."""
-    found = smollm2.tokenizer.words("The copyrighted Ωμέγα 🎉!")
-    assert [piece for piece, _ in found] == [
+    pieces = smollm2.tokenizer.words("The copyrighted Ωμέγα 🎉!")
+    assert [piece for piece, _ in pieces] == [
         "The",
         " copyrighted",
         " Ωμέγα",
         " 🎉",
         "!",
     ]
-    assert max(len(ids) for _, ids in found) > 1
-    assert sum(len(ids) for _, ids in found) == len(
+    assert max(len(ids) for _, ids in pieces) > 1
+    assert sum(len(ids) for _, ids in pieces) == len(
         smollm2.tokenizer.encode("The copyrighted Ωμέγα 🎉!")
     )

@@ -111,7 +111,7 @@ def test_features_are_rounded_means_within_the_limit(texts: list[list[int]]) -> 
     """⌊(2·amplitude·count + n) / 2n⌋, cut off at FEATURE_LIMIT."""
     ids, bounds = in_one_row(texts)
     amplitude = SKETCH.options.amplitude
-    for text, found in zip(
+    for text, features in zip(
         texts, SKETCH.window_features(ids, bounds).tolist(), strict=True
     ):
         counts, n = (
@@ -119,7 +119,7 @@ def test_features_are_rounded_means_within_the_limit(texts: list[list[int]]) -> 
             len(text),
         )
         means = [(2 * amplitude * count + n) // (2 * n) for count in counts]
-        assert found == [
+        assert features == [
             max(-FEATURE_LIMIT, min(FEATURE_LIMIT, mean)) for mean in means
         ]
 
@@ -228,6 +228,6 @@ def test_lower_case_keeps_a_text_s_length_and_is_done_once(text: str) -> None:
 def test_a_sketch_of_few_tokens_counts_as_that_of_all(texts: list[list[int]]) -> None:
     """By their places among those that are used."""
     ids, bounds = in_one_row(texts)
-    used, places = np.unique(ids, return_inverse=True)
-    found = SKETCH.of_tokens(used).window_counts(places.astype(np.int32), bounds)
-    assert found.tolist() == SKETCH.window_counts(ids, bounds).tolist()
+    used, positions = np.unique(ids, return_inverse=True)
+    counts = SKETCH.of_tokens(used).window_counts(positions.astype(np.int32), bounds)
+    assert counts.tolist() == SKETCH.window_counts(ids, bounds).tolist()

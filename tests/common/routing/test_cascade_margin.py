@@ -39,7 +39,7 @@ def test_at_most_this_share_is_read(
     chosen = choose_margin(router, tokenizer, TEXTS, share=share)
     assert chosen.share <= share + 1e-9
     ids, lengths = tokenizer.encode_many(
-        [text for own in TEXTS.values() for text in own]
+        [text for domain_texts in TEXTS.values() for text in domain_texts]
     )
     read = Cascade(router.table, router.sentences, chosen.margin).reads_sentences(
         ids, lengths
@@ -80,13 +80,15 @@ def test_empty_texts_are_never_read(cascade: Path, router: Cascade) -> None:
 
 def test_signing_a_proposal_signs_the_margin(cascade: Path, tmp_path: Path) -> None:
     """It is in the manifest, and the release routes by it."""
-    for name, own in TEXTS.items():
-        write_jsonl(tmp_path / "data" / f"{name}.test.jsonl", own)
+    for name, domain_texts in TEXTS.items():
+        write_jsonl(tmp_path / "data" / f"{name}.test.jsonl", domain_texts)
     shop = Workshop(tmp_path)
     amend_release(cascade, {}, create_identity(shop.key))
     words = "--propose --sign --json --sentence-share 0.25".split()
     done = shop.call("evaluate", cascade, "data", *words)
     margin = done.json["proposal"]["cascade"]["margin"]
-    found = load_release(cascade)
-    assert isinstance(found.compiled, Cascade)
-    assert found.compiled.margin == found.manifest["cascade"]["margin"] == margin != 0.5
+    signed = load_release(cascade)
+    assert isinstance(signed.compiled, Cascade)
+    assert (
+        signed.compiled.margin == signed.manifest["cascade"]["margin"] == margin != 0.5
+    )

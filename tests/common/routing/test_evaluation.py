@@ -208,8 +208,8 @@ def surprise(
             for count in counts
         ]
         logs = [
-            -math.log1p(curve.tail * each) / curve.tail if curve.tail else -each
-            for each in distances
+            -math.log1p(curve.tail * distance) / curve.tail if curve.tail else -distance
+            for distance in distances
         ]
         total -= weight * (logs[label] - math.log(sum(map(math.exp, logs))))
     return total
@@ -223,22 +223,22 @@ def test_nothing_else_that_is_tried_makes_texts_and_their_beginnings_more_likely
     rng = np.random.default_rng(seed)
     texts = {
         name: [
-            "".join(rng.choice([*"abc", own, own], size))
+            "".join(rng.choice([*"abc", frequent, frequent], size))
             for size in rng.integers(1, 40, count)
         ]
-        for name, own, count in (("x", "a", 4), ("y", "b", 7), ("z", "c", 10))
+        for name, frequent, count in (("x", "a", 4), ("y", "b", 7), ("z", "c", 10))
     }
     parts = [
-        (place, part)
-        for place, name in enumerate(DOMAINS)
+        (label, part)
+        for label, name in enumerate(DOMAINS)
         for text in texts[name]
         for part in beginnings(text)
     ]
-    rows = [(place, [part.count(letter) for letter in "abc"]) for place, part in parts]
-    sizes = np.bincount([place for place, _ in rows])
-    weights = [1 / sizes[place] / 3 for place, _ in rows]
+    rows = [(label, [part.count(letter) for letter in "abc"]) for label, part in parts]
+    sizes = np.bincount([label for label, _ in rows])
+    weights = [1 / sizes[label] / 3 for label, _ in rows]
     fitted = calibrate(router, texts)
-    found = surprise(
+    least = surprise(
         fitted.temperature,
         Confidence(half=fitted.half, tail=fitted.tail),
         rows,
@@ -246,7 +246,7 @@ def test_nothing_else_that_is_tried_makes_texts_and_their_beginnings_more_likely
     )
     heats = np.logspace(-3, 2, 100).tolist()
     assert (
-        found
+        least
         <= min(
             surprise(heat, curve, rows, weights) for heat in heats for curve in CURVES
         )

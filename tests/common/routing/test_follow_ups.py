@@ -32,12 +32,12 @@ DOMAINS = ("code", "law")
 
 
 def turns(part: str) -> dict[str | None, list[str]]:
-    found = defaultdict(list)
+    texts = defaultdict(list)
     for line in TURNS.read_text(encoding="utf-8").splitlines():
         turn = json.loads(line)
         if turn["part"] == part:
-            found[turn["topic"]].append(turn["text"])
-    return found
+            texts[turn["topic"]].append(turn["text"])
+    return texts
 
 
 @pytest.fixture(scope="module")
@@ -68,18 +68,18 @@ def test_follow_ups_stay_and_new_topics_are_followed_in_five_languages(
         for text in texts:
             decision = questions.route(text)
             places = [
-                place
-                for place in (None, *questions.domains)
-                if place is None or place != topic
+                domain
+                for domain in (None, *questions.domains)
+                if domain is None or domain != topic
             ]
             stays = [
-                evidence_to_leave(questions, decision, place, text).stays
-                for place in places
+                evidence_to_leave(questions, decision, domain, text).stays
+                for domain in places
             ]
             if topic is None:
                 stayed += stays
             elif decision.best == topic:
-                followed += [not each for each in stays]
+                followed += [not stay for stay in stays]
     assert len(stayed) >= 8 * 90
     assert len(followed) >= 7 * 50
     assert np.mean(stayed) >= 0.95

@@ -40,16 +40,19 @@ def share_right(router: Router, prompts: Mapping[str, Sequence[str]]) -> float:
 
 def test_prompts_in_other_languages_find_their_domain(router: Router) -> None:
     """Two domains are learnt in German, three in English; prompts are in six other languages."""
-    found = {
+    right = {
         language: share_right(router, prompts) for language, prompts in PROMPTS.items()
     }
-    assert np.mean(list(found.values())) >= 0.8, found
-    assert min(found.values()) >= 0.6, found
+    assert np.mean(list(right.values())) >= 0.8, right
+    assert min(right.values()) >= 0.6, right
 
 
 def test_another_language_is_mostly_read_as_sentences(router: Router) -> None:
     """The table of an English model is unsure of most of them, so the sentence encoder decides."""
     texts = [
-        text for prompts in PROMPTS.values() for own in prompts.values() for text in own
+        text
+        for prompts in PROMPTS.values()
+        for asked in prompts.values()
+        for text in asked
     ]
     assert np.mean([router.route(text).router == "sentences" for text in texts]) > 0.5

@@ -89,7 +89,7 @@ def test_many_prompts_and_chats_are_routed_together(router: Router) -> None:
     """Each as `route` decides it, in their order."""
     code, law = (prompt_for(domain, DOMAINS) for domain in ("code", "law"))
     asked: list[Any] = [code, [{"role": "user", "content": law}], law]
-    assert router.route_many(asked) == [router.route(each) for each in asked]
+    assert router.route_many(asked) == [router.route(prompt) for prompt in asked]
     with pytest.raises(InputError, match="use route for one prompt"):
         router.route_many(law)
 
@@ -198,7 +198,7 @@ def test_decisions_read_well_and_hold_no_markup_of_a_prompt() -> None:
         "<Decision law, abstained;"
     )
     assert repr(
-        decision._replace(scores={str(place): 0.1 for place in range(9)})
+        decision._replace(scores={str(number): 0.1 for number in range(9)})
     ).endswith("and 4 more; 12 tokens>")
     words = (
         WordWeight("<script>", "law", 0.5),

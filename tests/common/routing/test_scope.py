@@ -70,10 +70,10 @@ def counts_of(inside: float, outside: float, size: int, seed: int) -> Any:
         np.random.default_rng(seed),
         np.zeros(SCOPE_COUNTS_SHAPE, dtype=np.int64),
     )
-    for place, centre in enumerate((inside, outside)):
+    for kind, centre in enumerate((inside, outside)):
         for length in range(SCOPE_COUNTS_SHAPE[0]):
             drawn = np.clip(chance.normal(centre, 0.1, size), 0, 1 - 1e-9)
-            counts[length, :, place] = np.bincount(
+            counts[length, :, kind] = np.bincount(
                 (drawn * _BINS).astype(int), minlength=_BINS
             )
     return counts
@@ -165,8 +165,8 @@ def test_a_router_abstains_where_a_domain_is_ahead_that_no_expert_is_for() -> No
     others = [letter * 4 for letter in LETTERS if router.route(letter * 4).best != best]
     assert others
     assert not any(
-        each.abstained
-        for each in replace(router, confidence=outside).route_many(others)
+        decided.abstained
+        for decided in replace(router, confidence=outside).route_many(others)
     )
     assert Confidence.of_json(outside.to_json()) == outside
     assert "outside" not in plain.to_json()
@@ -182,7 +182,7 @@ def test_calibration_learns_the_scope_of_a_router() -> None:
     }
     ids = [router.tokenizer.encode_many(texts[name]) for name in DOMAINS]
     scores = [beginnings(router.compiled, router.selector, *each) for each in ids]
-    counts = [scope_counts(*each, place) for place, each in enumerate(scores)]
+    counts = [scope_counts(*each, column) for column, each in enumerate(scores)]
     assert calibrate(router, texts).scope == fit_scope(counts)
 
 

@@ -141,12 +141,12 @@ def test_pieces_are_short_few_and_evenly_spaced(sizes: list[int]) -> None:
     bounds = np.append(0, np.cumsum(sizes))
     pieces = pieces_of(bounds)
     for number, size in enumerate(sizes):
-        own = slice(
+        part = slice(
             pieces.firsts[number], pieces.firsts[number] + pieces.counts[number]
         )
         begins, ends = (
-            pieces.begins[own] - bounds[number],
-            pieces.ends[own] - bounds[number],
+            pieces.begins[part] - bounds[number],
+            pieces.ends[part] - bounds[number],
         )
         assert 1 <= len(begins) <= MAX_PIECES
         assert begins[0] == 0
@@ -235,9 +235,9 @@ def test_the_margin_says_which_router_decides(
     )
     for texts in TEXTS.values():
         for text in texts:
-            found = of(router, margin).route(text)
-            assert found.router == decides
-            assert found == alone.route(text)
+            decision = of(router, margin).route(text)
+            assert decision.router == decides
+            assert decision == alone.route(text)
 
 
 @given(
