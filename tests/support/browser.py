@@ -128,7 +128,8 @@ def visit(
     """Open a page.
 
     calm:      nothing may go wrong: no word on the console, no failed request, none to anybody
-    else. own_clock: the test may let the page's time pass faster.
+               else.
+    own_clock: the test may let the page's time pass faster.
     """
     with contextlib.closing(browser.new_context(**context)) as room:
         room.set_default_timeout(_wait_ms())

@@ -47,7 +47,8 @@ class Asked:
     connection.
 
     sent: how many events of an endless answer were taken so far. was_read: set by a test that has
-    read what was sent. keeps: whether the connection is kept for a further request.
+          read what was sent.
+    keeps: whether the connection is kept for a further request.
     """
 
     method: str

@@ -111,9 +111,10 @@ class Secret:
 class Witness:
     """Remembers what left every holder; raises as soon as something leaves that must not.
 
-    shares:   who was asked to deal secrets out, in which cohort, by session. sealed:   the keys of
-    those who sent something, by session and lot. revealed: the keys of those who gave shares for
-    the sum over a set of places, by session, lot and set.
+    shares:   who was asked to deal secrets out, in which cohort, by session.
+    sealed:   the keys of those who sent something, by session and lot.
+    revealed: the keys of those who gave shares for the sum over a set of places, by session, lot
+              and set.
     """
 
     shares: dict[str, Share] = field(default_factory=dict)
@@ -278,10 +279,12 @@ class Storm(Network):
     """A network in which holders fall silent too, are cut off within a step, and hear old requests
     again.
 
-    writes: every holder's writes, so that it can be cut off at one of them. silent: holders that
-    are not heard any more. rogue:  the coordinator's own key, in the hands of somebody who asks
-    holders for more than was asked. malice: how often, for every request that reaches a holder,
-    somebody sends an old or an altered one after it.
+    writes: every holder's writes, so that it can be cut off at one of them.
+    silent: holders that are not heard any more.
+    rogue:  the coordinator's own key, in the hands of somebody who asks holders for more than was
+            asked.
+    malice: how often, for every request that reaches a holder, somebody sends an old or an altered
+            one after it.
     """
 
     witness: Witness = field(default_factory=Witness)

@@ -122,9 +122,11 @@ def definition(
     """A definition with this pattern.
 
     whole_words: words that are tokens are taken as they are, before any merging; some can be had in
-    no other way. without:     bytes that the vocabulary lacks. nfc:         texts are brought to
-    Unicode's form NFC. known:       letters of which all words of up to three are tokens: ids then
-    tell where words begin.
+                 no other way.
+    without:     bytes that the vocabulary lacks.
+    nfc:         texts are brought to Unicode's form NFC.
+    known:       letters of which all words of up to three are tokens: ids then tell where words
+                 begin.
     """
     tokenizer = Tokenizer(models.BPE())
     if nfc:

@@ -31,12 +31,14 @@ def wait_for(
     poll_s: float = POLL_S,
     details: Callable[[], str] = str,
 ) -> None:
-    """Wait until something has happened; fail with its description once nothing has moved for long,
-    or at the latest after MAX_WAIT_S.
+    """Wait until something has happened; fail with its description once nothing has moved for long, or
+    at the latest after MAX_WAIT_S.
 
     progress: a value that changes while things move, such as the size of logs; each change renews
-    the patience. patience_s: seconds on a machine with free cores; where several processes want
-    each core, so much longer. details:  what to say beside the description when the wait fails.
+              the patience.
+    patience_s: seconds on a machine with free cores; where several processes want each core, so
+                much longer.
+    details:  what to say beside the description when the wait fails.
     """
     began = last = looked = time.monotonic()
     waited, in_all, seen = 0.0, 0.0, progress()

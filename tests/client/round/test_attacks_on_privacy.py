@@ -2,24 +2,26 @@
 the promise.
 
 F1   counts under crafted weights        test_noninterference.py:
-                                         test_a_document_is_routed_by_itself_alone; test_scoring.py:
-                                         test_where_a_document_is_routed_depends_on_that_document_alone
-F2   an ε that nobody has agreed to      A08 in test_attacks_on_rounds.py F3   names and noise tell
-changes        test_noninterference.py: test_noise_that_is_drawn_again_tells_no_change F4   a new
-folder, a second federation   test_f4_..., and test_corpus_spending.py F5   exact rounds before
-private ones    test_f5_...; `evaluate --sign`: tests/common/cli F6   shares of noise and colluders
-tests/laws/test_privacy_laws.py:
-                                         test_honest_members_of_a_sum_that_opens_have_all_the_noise
+     test_a_document_is_routed_by_itself_alone; test_scoring.py:
+     test_where_a_document_is_routed_depends_on_that_document_alone
+F2   an ε that nobody has agreed to      A08 in test_attacks_on_rounds.py
+F3   names and noise tell changes        test_noninterference.py:
+     test_noise_that_is_drawn_again_tells_no_change
+F4   a new folder, a second federation   test_f4_..., and test_corpus_spending.py
+F5   exact rounds before private ones    test_f5_...; `evaluate --sign`: tests/common/cli
+F6   shares of noise and colluders       tests/laws/test_privacy_laws.py:
+     test_honest_members_of_a_sum_that_opens_have_all_the_noise
 F7   refusals that depend on a corpus    test_noninterference.py, test_answers.py:
-                                         test_a_corpus_that_is_gone_or_cannot_be_read_changes_no_answer
-F11  sessions that break off are paid    A10 in test_attacks_on_rounds.py; test_private_sums.py F12
-sums that wrap around               tests/laws/test_privacy_laws.py: test_no_total_leaves_64_bits
-sens2, repro_folders                     here, under their names acct, noise, noise2, attack_sums,
-sens   tests/laws/test_privacy_laws.py tokfuzz
-tests/common/encoding timing                                   how long an answer takes is not
-covered (docs/reference/privacy.md);
-                                         no round reads the corpus:
-                                         tests/common/deploy/test_bundle_rooms.py
+     test_a_corpus_that_is_gone_or_cannot_be_read_changes_no_answer
+F11  sessions that break off are paid    A10 in test_attacks_on_rounds.py; test_private_sums.py
+F12  sums that wrap around               tests/laws/test_privacy_laws.py:
+     test_no_total_leaves_64_bits
+sens2, repro_folders                     here, under their names
+acct, noise, noise2, attack_sums, sens   tests/laws/test_privacy_laws.py
+tokfuzz                                  tests/common/encoding
+timing                                   how long an answer takes is not covered
+                                         (docs/reference/privacy.md);
+                                         no round reads the corpus: tests/common/deploy/test_bundle_rooms.py
 A01 ... A20: test_attacks_on_rounds.py
 """
 

@@ -4,36 +4,38 @@ without effect.
 What a mode does not protect from, by docs/reference/privacy.md, is shown as such: `named` is in the
 test's name.
 
-    A01 in restored folders, A03, A06, A08, A10, A12, A15, A18, and two that are older: here A01  a
-    federation that is split        test_masked_survivors.py:
-    test_sums_of_few_of_the_pinned_roster_are_refused,
-                                           test_a_second_sum_without_one_member_is_refused_by_all_others
+    A01 in restored folders, A03, A06, A08, A10, A12, A15, A18, and two that are older: here
+    A01  a federation that is split        test_masked_survivors.py:
+         test_sums_of_few_of_the_pinned_roster_are_refused,
+         test_a_second_sum_without_one_member_is_refused_by_all_others
     A03  one changed document              tests/client/test_ready.py:
-                                           test_an_epoch_in_a_total_is_followed_by_one_with_many_changes
+         test_an_epoch_in_a_total_is_followed_by_one_with_many_changes
     A04  words of an added document        the same; in private rounds
-    tests/coordinator/round/test_private_rounds.py:
-                                           test_the_noise_of_a_total_is_what_the_terms_say
+         tests/coordinator/round/test_private_rounds.py:
+         test_the_noise_of_a_total_is_what_the_terms_say
     A05  columns by shares                 tests/laws/test_messages_laws.py:
-                                           test_the_shares_of_a_domain_add_up_to_the_mass
+         test_the_shares_of_a_domain_add_up_to_the_mass
     A02  one friend                        test_masked_survivors.py:
-                                           test_a_second_sum_without_one_member_is_refused_by_all_others
+         test_a_second_sum_without_one_member_is_refused_by_all_others
     A06  many questions                    test_masked_survivors.py:
-    test_counts_are_given_for_one_router_an_epoch A07  a member that lies                A15, and
-    test_totals.py A09  epochs and noise tell changes     test_noninterference.py A11  refusals tell
-    of a corpus         test_noninterference.py; in private rounds test_private_sums.py A13  older
-    releases come back          tests/common/serve/routing/test_current_release.py:
-                                           test_a_release_with_a_lower_number_or_none_is_refused
+         test_counts_are_given_for_one_router_an_epoch
+    A07  a member that lies                A15, and test_totals.py
+    A09  epochs and noise tell changes     test_noninterference.py
+    A11  refusals tell of a corpus         test_noninterference.py; in private rounds
+         test_private_sums.py
+    A13  older releases come back          tests/common/serve/routing/test_current_release.py:
+         test_a_release_with_a_lower_number_or_none_is_refused
     A14  redirects of a SuperNode          tests/client/deploy/test_supernode_process.py:
-                                           test_a_redirect_is_not_followed
+         test_a_redirect_is_not_followed
     A16  few addresses shut the gate       tests/coordinator/deploy/test_fleet_proxy.py:
-                                           test_a_few_addresses_without_a_key_cannot_shut_the_gate
+         test_a_few_addresses_without_a_key_cannot_shut_the_gate
     A17  free disk                         test_noninterference.py:
-    test_made_up_cohorts_do_not_measure_the_disk A19  flooded memory
-    test_totals.py:
-                                           test_whatever_is_asked_one_total_of_an_epoch_and_lot_can_be_opened
+         test_made_up_cohorts_do_not_measure_the_disk
+    A19  flooded memory                    test_totals.py:
+         test_whatever_is_asked_one_total_of_an_epoch_and_lot_can_be_opened
     A20  the signing key in `serve`        tests/test_packages.py:
-                                           test_serve_of_the_compose_file_sees_the_releases_and_not_the_signing_key
-                                           test_serve_of_the_chart_sees_the_releases_and_not_the_signing_key
+         test_serve_of_the_compose_file_sees_the_releases_and_not_the_signing_key
+         test_serve_of_the_chart_sees_the_releases_and_not_the_signing_key
     F1 ... F13: test_attacks_on_privacy.py
 """
 
