@@ -31,7 +31,8 @@ def wait_for(
     poll_s: float = POLL_S,
     details: Callable[[], str] = str,
 ) -> None:
-    """Wait until something has happened; fail with its description once nothing has moved for long, or
+    """Wait until something has happened; fail with its description once nothing has moved for
+    long, or
     at the latest after MAX_WAIT_S.
 
     progress: a value that changes while things move, such as the size of logs; each change renews

@@ -21,7 +21,8 @@ acct, noise, noise2, attack_sums, sens   tests/laws/test_privacy_laws.py
 tokfuzz                                  tests/common/encoding
 timing                                   how long an answer takes is not covered
                                          (docs/reference/privacy.md);
-                                         no round reads the corpus: tests/common/deploy/test_bundle_rooms.py
+                                         no round reads the corpus:
+                                         tests/common/deploy/test_bundle_rooms.py
 A01 ... A20: test_attacks_on_rounds.py
 """
 
