@@ -32,8 +32,7 @@ def wait_for(
     details: Callable[[], str] = str,
 ) -> None:
     """Wait until something has happened; fail with its description once nothing has moved for
-    long, or
-    at the latest after MAX_WAIT_S.
+    long, or at the latest after MAX_WAIT_S.
 
     progress: a value that changes while things move, such as the size of logs; each change renews
               the patience.
