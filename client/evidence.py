@@ -15,7 +15,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
 
-from ridgeway.client.round.epochs import OPENED_EPOCH
+from ridgeway.client.round.epochs import OPENED, OPENED_EPOCH, SIGNED, SignedTotals
 from ridgeway.client.round.holder import (
     CARD,
     CLIENT_TOML,
@@ -24,11 +24,9 @@ from ridgeway.client.round.holder import (
     account_of,
     release_folder,
 )
-from ridgeway.client.round.known_keys import known_handovers
+from ridgeway.client.round.members import known_handovers, load_roster
 from ridgeway.client.round.policy import Policy
-from ridgeway.client.round.roster import load_roster
 from ridgeway.client.round.spending import SPENT, Account
-from ridgeway.client.round.totals import OPENED, SIGNED, SignedTotals
 from ridgeway.common.base.errors import (
     FormatError,
     InputError,
@@ -37,7 +35,7 @@ from ridgeway.common.base.errors import (
 )
 from ridgeway.common.base.identity import HandOvers
 from ridgeway.common.base.journal import Journal, JournalEntry
-from ridgeway.common.base.settings_file import read_settings
+from ridgeway.common.base.records import read_settings
 from ridgeway.common.protocol.cohort import Terms
 from ridgeway.common.protocol.invitation import INVITE, Card, Invite, read_signed_json
 from ridgeway.common.routing.release import load_release

@@ -17,13 +17,11 @@ from pathlib import Path
 import numpy as np
 
 from ridgeway.client.round.epochs import Digests, Epoch, EpochData, sums_id
-from ridgeway.client.round.expert_scores import own_scores
 from ridgeway.client.round.holder import Holder
-from ridgeway.client.round.scoring import HeldOut
+from ridgeway.client.round.scoring import HeldOut, own_scores
 from ridgeway.client.round.spending import epsilon_words
 from ridgeway.client.sums.corpus import Counters, real_places
-from ridgeway.client.sums.document_sums import sum_documents
-from ridgeway.client.sums.held_out import held_out_sample
+from ridgeway.client.sums.document_sums import held_out_sample, sum_documents
 from ridgeway.client.sums.prepare import (
     PrepareJob,
     PrepareReport,
@@ -32,15 +30,14 @@ from ridgeway.client.sums.prepare import (
     prepare,
     sum_part,
 )
-from ridgeway.common.base.devices import chosen
 from ridgeway.common.base.errors import InputError, Refused
-from ridgeway.common.base.jsonl import field_names
+from ridgeway.common.base.files import field_names
+from ridgeway.common.base.machine import chosen
 from ridgeway.common.base.operating_system import cores
-from ridgeway.common.privacy.document_bound import DocumentSums, check_documents
+from ridgeway.common.privacy.noise import DocumentSums, check_documents
 from ridgeway.common.privacy.public_prior import check_private_encoder
 from ridgeway.common.protocol.cohort import Terms
-from ridgeway.common.statistics.statistics_file import Prepared
-from ridgeway.common.statistics.sums import check_bound
+from ridgeway.common.statistics import Prepared, check_bound
 
 SMALLEST_CORPUS = 10
 """Sums over fewer documents than this are about single ones."""

@@ -23,9 +23,8 @@ from ridgeway.client.round.spending import (
     finite,
     spent,
 )
-from ridgeway.common.base.schema import MODE_SENTENCES, Mode
-from ridgeway.common.privacy.accountant import epsilon_of
-from ridgeway.common.privacy.privacy_settings import Privacy
+from ridgeway.common.base.records import MODE_SENTENCES, Mode
+from ridgeway.common.privacy.accountant import Privacy, epsilon_of
 
 MAX_ROUNDS_FORESEEN = 1000
 _SHOWN_DIGITS = 12

@@ -19,11 +19,10 @@ from typing import Any
 
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.settings import PLAIN_ENCODER, PRIVATE_ENCODER
-from ridgeway.common.privacy.accountant import rho_for
-from ridgeway.common.privacy.document_bound import PrivacyMode, moved_square, row_unit
+from ridgeway.common.privacy.accountant import rho_for, surely_noised
 from ridgeway.common.privacy.document_vectors import VECTOR_LENGTH
-from ridgeway.common.privacy.privacy_settings import surely_noised
-from ridgeway.coordinator.solving.noisy_confidence import rightly_chosen
+from ridgeway.common.privacy.noise import PrivacyMode, moved_square, row_unit
+from ridgeway.coordinator.solving.calibration import rightly_chosen
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,11 +16,10 @@ from ridgeway.common.base.errors import Refused, RidgewayError, RoundFailed
 from ridgeway.common.deploy.flower_patches import part_puller, shorten_part_pause
 from ridgeway.common.protocol.flower import MESSAGE_TYPE, from_record, to_record
 from ridgeway.common.protocol.packet import Packet
-from ridgeway.coordinator.round.ask import PeerAnswer, PeerFailure
+from ridgeway.coordinator.round.ask import PeerAnswer, PeerFailure, take_order
 from ridgeway.coordinator.round.federation import Federation
 from ridgeway.coordinator.round.progress import progress_file
 from ridgeway.coordinator.round.round import check_round, deliver_newest, run_round
-from ridgeway.coordinator.round.run_order import take_order
 
 app = ServerApp()
 _LEAST_PAUSE_S = 0.2

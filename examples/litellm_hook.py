@@ -21,6 +21,6 @@ from __future__ import annotations
 
 import os
 
-from ridgeway.adapters.litellm import RidgewayHook
+from ridgeway.serving.litellm_adapter import RidgewayHook
 
 hook = RidgewayHook(os.environ["RELEASE"], fallback="generalist", threshold=0.6)

@@ -18,9 +18,9 @@ from pathlib import Path
 import numpy as np
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
-from ridgeway.common.encoding.encoder_files import save_encoder
-from ridgeway.common.encoding.table_encoder import TableEncoder, quantise
-from ridgeway.common.encoding.tokenizer import plain_definition
+from ridgeway.common.text.encoder_files import save_encoder
+from ridgeway.common.text.table_encoder import TableEncoder, quantise
+from ridgeway.common.text.tokenizer import plain_definition
 
 
 def main(out: str, *texts: str) -> None:

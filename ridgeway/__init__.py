@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ridgeway.common.base.errors import RidgewayError
-    from ridgeway.common.experts.expert_choice import ExpertChoice, ExpertChooser
     from ridgeway.common.routing.conversation import Turn, weighted_turns
     from ridgeway.common.routing.conversations import Conversations, ConversationTurn
     from ridgeway.common.routing.decision import Decision
+    from ridgeway.common.routing.expert_choice import ExpertChoice, ExpertChooser
     from ridgeway.common.routing.explanation import Explanation, WordWeight
     from ridgeway.common.routing.router import FollowedRouter, Router
 

@@ -34,13 +34,13 @@ APPLICATION = "anyone with a release"
 RESEARCHER = "a researcher or newcomer"
 COMMANDS = {
     "simulate": CommandEntry(
-        "simulations.cli.simulate_command",
+        "simulations.simulate_command",
         RESEARCHER,
         "simulation",
         "Run a whole federation on this machine.",
     ),
     "audit": CommandEntry(
-        "simulations.cli.cohort_audit_command",
+        "simulations.audit_command",
         RESEARCHER,
         "client",
         "Attack the sums of a holder, as a coordinator could.",
@@ -88,7 +88,7 @@ COMMANDS = {
         "Measure the accuracy of a release on labelled text.",
     ),
     "serve": CommandEntry(
-        "common.serve.serve_command",
+        "serving.serve_command",
         APPLICATION,
         "serve",
         "Serve a release: the routing API, an OpenAI-compatible gateway to experts,"
@@ -169,7 +169,7 @@ def command(loaded: Iterable[str] = COMMANDS) -> Any:
         version: bool = typer.Option(False, "--version", help="Print the version."),
     ) -> None:
         if version:
-            from ridgeway.common.base.native import why_not
+            from ridgeway.common.base.machine import why_not
 
             native = f"no ({why_not})" if why_not else "yes"
             print(f"ridgeway {__version__}, native {native}")

@@ -28,9 +28,9 @@ from numpy.typing import NDArray
 
 from ridgeway.common.base.errors import ShapeMismatch
 from ridgeway.common.privacy.accountant import rho_for
-from ridgeway.common.privacy.document_bound import DocumentSums, count_unit, row_unit
+from ridgeway.common.privacy.noise import DocumentSums, count_unit, row_unit
 from ridgeway.common.privacy.public_prior import PublicPrior
-from ridgeway.common.statistics.sums import Integers, Statistics
+from ridgeway.common.statistics import Integers, Statistics
 
 _Floats = NDArray[np.floating[Any]]
 

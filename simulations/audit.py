@@ -37,21 +37,20 @@ from ridgeway.client.sums.prepare import (
 from ridgeway.common.base.errors import CorpusError, EncoderMismatch
 from ridgeway.common.base.operating_system import cores
 from ridgeway.common.base.settings import EQUAL_MASS, Sampling
-from ridgeway.common.encoding.mistyped_text import with_mistyped_copies
-from ridgeway.common.encoding.table_encoder import TableEncoder
-from ridgeway.common.privacy.discrete_gaussian import Randomness
-from ridgeway.common.privacy.document_bound import (
+from ridgeway.common.privacy.accountant import Privacy
+from ridgeway.common.privacy.document_vectors import document_vectors
+from ridgeway.common.privacy.noise import (
     DocumentSums,
+    Randomness,
     bounded_sums,
     count_unit,
     empty_sums,
     row_unit,
 )
-from ridgeway.common.privacy.document_vectors import document_vectors
-from ridgeway.common.privacy.privacy_settings import Privacy
 from ridgeway.common.privacy.public_prior import PublicPrior
-from ridgeway.common.statistics.statistics_file import Prepared
-from ridgeway.common.statistics.sums import Integers, Statistics, single_domain
+from ridgeway.common.statistics import Integers, Prepared, Statistics, single_domain
+from ridgeway.common.text.characters import with_mistyped_copies
+from ridgeway.common.text.table_encoder import TableEncoder
 from ridgeway.simulations.attacks import (
     Measures,
     attribution,

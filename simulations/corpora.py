@@ -16,8 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ridgeway.common.base.errors import CorpusError, InputError
-from ridgeway.common.base.files import write_whole
-from ridgeway.common.base.jsonl import jsonl_texts
+from ridgeway.common.base.files import jsonl_texts, write_whole
 from ridgeway.common.base.settings import check_domain_name
 from ridgeway.common.privacy.built_in_text import (
     MATHEMATICS,

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ridgeway.client.cluster.ray_engine import check_ray
+from ridgeway.client.sums.ray_engine import check_ray
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.files import whole_folder, without_syncing
-from ridgeway.common.base.schema import Mode
+from ridgeway.common.base.records import Mode
 from ridgeway.common.base.settings import DEFAULT
 from ridgeway.common.routing.evaluation import Evaluation, evaluate
 from ridgeway.common.routing.release import load_release, refuse_foreign
@@ -25,7 +25,7 @@ from ridgeway.coordinator.round.federation import Abstention
 from ridgeway.coordinator.round.progress import Event, Watch
 from ridgeway.simulations import engines
 from ridgeway.simulations.corpora import EVERYDAY, VISITORS_PROMPTS, read_corpora
-from ridgeway.simulations.dropouts import STAGES, UNMASKED_STAGES, choose_dropouts
+from ridgeway.simulations.engines import STAGES, UNMASKED_STAGES, choose_dropouts
 from ridgeway.simulations.simulated_federation import (
     create_simulated_federation,
     open_epochs,

@@ -15,13 +15,12 @@ from typing import Any
 from ridgeway.client.deploy.holder_folder import agreed_policy, create_holder
 from ridgeway.client.ready import SMALLEST_CORPUS, open_epoch
 from ridgeway.client.round.holder import CARD, PRIOR, Holder, HolderSettings
-from ridgeway.client.round.roster import ROSTER, write_roster
+from ridgeway.client.round.members import ROSTER, write_roster
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.files import without_syncing, write_whole
 from ridgeway.common.base.operating_system import cores, process_context
-from ridgeway.common.base.schema import Mode
+from ridgeway.common.base.records import Mode
 from ridgeway.common.base.settings import DEFAULT
-from ridgeway.common.encoding.encoder_sources import find_encoder
 from ridgeway.common.masking.agreement import SMALLEST_COHORT
 from ridgeway.common.privacy.public_prior import (
     check_private_encoder,
@@ -31,6 +30,7 @@ from ridgeway.common.privacy.public_prior import (
 )
 from ridgeway.common.protocol.cohort import Terms
 from ridgeway.common.protocol.invitation import Card, RosterMember, read_signed_json
+from ridgeway.common.text.encoder_files import find_encoder
 from ridgeway.coordinator.deploy.coordinator_folder import create_federation
 from ridgeway.coordinator.round.federation import (
     Federation,
@@ -38,7 +38,7 @@ from ridgeway.coordinator.round.federation import (
     usual_settings,
 )
 from ridgeway.simulations import corpora
-from ridgeway.simulations.shared_work import share_work
+from ridgeway.simulations.local_grid import share_work
 
 UNUSED_ADDRESS = "127.0.0.1:1"
 NO_BUNDLE = "0" * 64

@@ -22,10 +22,10 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from ridgeway.common.base.files import without_syncing
-from ridgeway.common.encoding import sentence_source
-from ridgeway.common.encoding.encoder_sources import find_encoder
-from ridgeway.common.encoding.sentence_encoder import UseEncoder, find_use
-from ridgeway.common.encoding.table_encoder import TableEncoder
+from ridgeway.common.text import sentence_source
+from ridgeway.common.text.encoder_files import find_encoder
+from ridgeway.common.text.sentence_encoder import UseEncoder, find_use
+from ridgeway.common.text.table_encoder import TableEncoder
 from tests.support.commands import Workshop, workshop
 from tests.support.masked_session import small_neighbourhoods
 from tests.support.tiny import tiny_encoder
@@ -40,8 +40,8 @@ NOT_COLLECTED = {
         "test_distribution.py",
         "client/cluster",
         "common/base/test_torch_threads.py",
-        "common/encoding/test_encoder_sources.py",
-        "common/encoding/test_sentence_transformer.py",
+        "common/text/test_encoder_sources.py",
+        "common/text/test_sentence_transformer.py",
         "coordinator/solving/test_gpu_solve.py",
         "laws/test_gpu_laws.py",
     )
@@ -53,12 +53,12 @@ LONGEST = (
     "end_to_end/test_deployment.py",
     "end_to_end/test_first_steps.py",
     "end_to_end/test_serve_page_modes.py",
-    "client/cluster/test_ray_engine.py",
+    "client/sums/test_ray_engine.py",
     "end_to_end/test_flower_app.py",
     "end_to_end/test_accuracy.py",
     "end_to_end/test_serve_page_live.py",
-    "common/serve/test_schemas.py",
-    "common/serve/test_connections.py",
+    "serving/test_schemas.py",
+    "serving/test_connections.py",
     "laws/test_gpu_laws.py",
     "end_to_end/test_serving.py",
     "simulations/bench/test_bench_serving.py",
@@ -66,7 +66,7 @@ LONGEST = (
     "coordinator/round/test_rounds_under_faults.py",
     "coordinator/deploy/test_fleet_proxy.py",
     "end_to_end/test_serve_page.py",
-    "common/encoding/test_fast_bpe.py",
+    "common/text/test_fast_bpe.py",
     "client/round/test_session_store.py",
 )
 """The files that take longest, longest first: what begins late is short, so that workers end

@@ -20,9 +20,9 @@ PACKAGES = ("common", "client", "coordinator", "simulations")
 FRONT_DOOR = (
     "ridgeway/__init__.py",
     "ridgeway/__main__.py",
-    "ridgeway/adapters/__init__.py",
-    "ridgeway/adapters/langchain.py",
-    "ridgeway/adapters/litellm.py",
+    "serving/__init__.py",
+    "serving/langchain_adapter.py",
+    "serving/litellm_adapter.py",
 )
 
 ROOMS = {
@@ -41,13 +41,12 @@ ROOMS = {
         "common/http"
     ),
     "common/serve": (
-        "common/base common/http common/routing common/experts common/cli "
-        "common/serve/*"
+        "common/base common/http common/routing common/experts common/cli serving/*"
     ),
-    "common/serve/routing": "common/base common/http common/routing common/experts common/serve",
-    "common/serve/gateway": (
+    "serving/routing": "common/base common/http common/routing common/experts common/serve",
+    "serving/gateway": (
         "common/base common/http common/routing common/experts common/serve "
-        "common/serve/routing"
+        "serving/routing"
     ),
     "common": "",
     "client/sums": "common/base common/encoding common/privacy common/statistics",
@@ -80,7 +79,7 @@ knows both.
 """
 
 NATIVE = "ridgeway/_native"
-NATIVE_FILE = "common/base/native.py"
+NATIVE_FILE = "common/base/machine.py"
 """The compiled module is imported in one place, where it is also turned off."""
 UNPICKLERS = {
     "pickle",
@@ -92,15 +91,14 @@ UNPICKLERS = {
     "shelve",
     "marshal",
 }
-GPU = "client/sums/gpu/"
+GPU = "client/sums/"
 """This folder may know torch throughout, because nothing outside imports it before a GPU is used.
 """
 HEAVY = {"torch", "transformers"}
 HEAVY_FILES = {
-    "common/encoding/sentence_transformer.py",
-    "common/encoding/sentence_torch.py",
-    "common/base/devices.py",
-    "common/base/threads.py",
+    "common/text/sentence_transformer.py",
+    "common/text/sentence_network.py",
+    "common/base/machine.py",
     "coordinator/solving/solve.py",
 }
 FLOWER_INTERNALS = (
@@ -117,10 +115,10 @@ FLOWER_FILES = {
 PUBLIC_FLOWER = re.compile(r"flwr\.(app|clientapp|serverapp)(\.[A-Z]\w*)?")
 """Its public modules, and the classes in them."""
 HTTP = (
-    "common/http/",
-    "common/serve/",
-    "coordinator/page/",
-    "client/page/",
+    "common/web/",
+    "serving/",
+    "coordinator/",
+    "client/",
     "coordinator/deploy/fleet_proxy.py",
     "simulations/bench/stand_ins.py",
 )
@@ -445,11 +443,11 @@ def test_the_files_that_begin_first_or_are_left_out_are_there() -> None:
             "def f():\n    from flwr.common import Message",
         ),
         (
-            "common/encoding/sentence_torch.py",
+            "common/text/sentence_network.py",
             "try:\n    import torch\nexcept ImportError:\n    torch = None",
         ),
         ("client/sums/accumulate.py", "def g():\n    import torch"),
-        ("simulations/a.py", "import ridgeway.client.sums.gpu.digit_planes"),
+        ("simulations/a.py", "import ridgeway.client.sums.gpu_gram"),
         ("common/routing/router.py", "def f():\n    return import_module('torch')"),
         ("common/routing/router.py", "torch = __import__('torch')"),
         ("coordinator/deploy/server.py", "def f():\n    import uvicorn"),

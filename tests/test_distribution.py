@@ -20,7 +20,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from ridgeway.__main__ import COMMANDS, MORE_EXTRAS, command
-from ridgeway.common.encoding.encoder_files import save_encoder
+from ridgeway.common.text.encoder_files import save_encoder
 from tests.support.commands import Workshop, output_of
 from tests.support.corpora_on_disk import write_domains
 from tests.support.release_files import build, copy_sources
@@ -63,7 +63,7 @@ def environment(
     return folder
 
 
-ADAPTERS = tuple(f"adapters/{name}.py" for name in ("__init__", "langchain", "litellm"))
+ADAPTERS = tuple(f"serving/{name}.py" for name in ("__init__", "langchain", "litellm"))
 FRONT = ("__init__.py", "__main__.py", "_native.pyi", "py.typed", *ADAPTERS)
 PACKAGED = "client common coordinator simulations".split()
 FROM_A_CHECKOUT = {("simulations", "bench"), ("simulations", "experiments")}

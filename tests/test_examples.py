@@ -20,7 +20,7 @@ from fastapi.testclient import TestClient
 from ridgeway import Router
 from ridgeway.common.base.errors import InputError, RidgewayError
 from ridgeway.common.deploy.processes import flower_environment, script
-from ridgeway.common.encoding.encoder_sources import find_encoder
+from ridgeway.common.text.encoder_files import find_encoder
 from tests.support.commands import output_of
 from tests.support.corpora_on_disk import ALPHABETS, sentences, write_domains
 from tests.support.flower_parts import (

@@ -57,11 +57,11 @@ SERVICE = """
 from dataclasses import fields
 from importlib.metadata import requires
 from pathlib import Path
-from ridgeway.common.experts.experts_file import ExpertsFile
-from ridgeway.common.serve.http_app import create_app
-from ridgeway.common.serve.gateway.gateway import Gateway
-from ridgeway.common.serve.routing.current_release import ReleaseSource
-from ridgeway.common.serve.routing.routing_service import RoutingService
+from ridgeway.common.routing.experts_file import ExpertsFile
+from ridgeway.serving.app import create_app
+from ridgeway.serving.gateway import Gateway
+from ridgeway.serving.current_release import ReleaseSource
+from ridgeway.serving.routing_service import RoutingService
 service = RoutingService(ReleaseSource(Path(RELEASE)))
 experts = Path(RELEASE).with_name("experts.toml")
 expert = 'fallback = "x"\\n[experts.x]\\nbase_url = "http://127.0.0.1:9/v1"\\nmodel = "x"\\n'

@@ -23,13 +23,13 @@ import pytest
 import yaml
 
 from ridgeway.client.deploy.supernode import _supernode
-from ridgeway.common.base.settings_file import read_settings
+from ridgeway.common.base.records import read_settings
 from ridgeway.common.deploy.processes import free_port
-from ridgeway.common.experts.experts_file import read_experts
-from ridgeway.common.http.api_keys import add_key
-from ridgeway.common.serve.serve_settings import ServeSettings
+from ridgeway.common.routing.experts_file import read_experts
+from ridgeway.common.web.api_keys import add_key
 from ridgeway.coordinator.deploy.authority import create_authority
-from ridgeway.coordinator.deploy.backup import restore
+from ridgeway.coordinator.deploy.coordinator_folder import restore
+from ridgeway.serving.app import ServeSettings
 from tests.support.chart import ChartTemplates
 from tests.support.commands import RIDGEWAY, check_words
 from tests.support.fake_expert import Expert, well

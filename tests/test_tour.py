@@ -15,11 +15,11 @@ import pytest
 from ridgeway import Router
 from ridgeway.client.round.answers import answer
 from ridgeway.common.base.settings import Ridge
-from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.protocol.cohort import form_cohort
 from ridgeway.common.protocol.messages import Collect, Refusal
 from ridgeway.common.protocol.packet import open_packet, seal_packet
-from ridgeway.common.statistics.sums import Statistics
+from ridgeway.common.statistics import Statistics
+from ridgeway.common.text.table_encoder import TableEncoder
 from ridgeway.coordinator.solving.solve import solve
 from tests.support.corpora_on_disk import (
     ALPHABETS,

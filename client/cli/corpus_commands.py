@@ -8,9 +8,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from ridgeway.client.cli.backup_commands import backup, restore
-from ridgeway.client.cli.bundle_commands import approve, bundle
-from ridgeway.client.cli.evidence_commands import export, page, statement, verify
+from ridgeway.client.cli.approval_commands import approve, bundle, confirm, members
+from ridgeway.client.cli.folder_commands import backup, init, restore
 from ridgeway.client.cli.holder_commands import (
     accept,
     join,
@@ -20,10 +19,7 @@ from ridgeway.client.cli.holder_commands import (
     renew,
     watched,
 )
-from ridgeway.client.cli.init_command import init
-from ridgeway.client.cli.roster_commands import confirm, members
-from ridgeway.client.cli.status_command import status
-from ridgeway.client.cluster.ray_engine import cluster, gpus_of_cluster, ray_engine
+from ridgeway.client.cli.record_commands import export, page, statement, status, verify
 from ridgeway.client.sums.corpus import find_sources
 from ridgeway.client.sums.corpus_places import is_url
 from ridgeway.client.sums.part_store import part_numbers
@@ -35,11 +31,10 @@ from ridgeway.client.sums.prepare import (
     sum_part,
 )
 from ridgeway.client.sums.prepare import prepare as sum_up
-from ridgeway.common.base.devices import chosen, missed
+from ridgeway.client.sums.ray_engine import cluster, gpus_of_cluster, ray_engine
 from ridgeway.common.base.errors import InputError
-from ridgeway.common.base.files import cache_folder, check_output
-from ridgeway.common.base.jsonl import field_names
-from ridgeway.common.base.native import why_not
+from ridgeway.common.base.files import cache_folder, check_output, field_names
+from ridgeway.common.base.machine import chosen, missed, why_not
 from ridgeway.common.base.operating_system import cores
 from ridgeway.common.base.settings import (
     DEFAULT,
@@ -48,26 +43,24 @@ from ridgeway.common.base.settings import (
     changed_sampling,
     preset,
 )
-from ridgeway.common.cli.options import (
+from ridgeway.common.cli.terminal import (
     Fields,
     Json,
     PartOfCorpus,
     SkipBroken,
-    argument,
-    option,
-    with_sampling_options,
-)
-from ridgeway.common.cli.terminal import (
     TextTable,
+    argument,
     command_group,
     count,
+    option,
     show,
     size,
     step,
+    with_sampling_options,
 )
-from ridgeway.common.encoding.encoder_sources import find_encoder
-from ridgeway.common.encoding.table_encoder import TableEncoder, usual_sampling
-from ridgeway.common.statistics.statistics_file import load_prepared, save_prepared
+from ridgeway.common.statistics import load_prepared, save_prepared
+from ridgeway.common.text.encoder_files import find_encoder
+from ridgeway.common.text.table_encoder import TableEncoder, usual_sampling
 
 app = command_group()
 

@@ -15,8 +15,8 @@ from ridgeway.client.deploy.holder_folder import (
     renew_identity,
     renew_node_key,
 )
-from ridgeway.client.deploy.join_report import JoinReport
 from ridgeway.client.deploy.notices import (
+    JoinReport,
     NoticeWatch,
     gate_of,
     take_notice,
@@ -26,31 +26,35 @@ from ridgeway.client.deploy.notices import (
 from ridgeway.client.deploy.supernode import NodeSettings, run
 from ridgeway.client.ready import ReadyReport, open_epoch, sum_corpus_part
 from ridgeway.client.round.holder import CARD, CLIENT_TOML, PRIOR, Holder
-from ridgeway.client.round.known_keys import check_coordinator
+from ridgeway.client.round.members import check_coordinator
 from ridgeway.client.round.policy import check_terms
 from ridgeway.client.round.spending import epsilon_words, finite
 from ridgeway.client.sums.part_store import part_numbers
 from ridgeway.client.sums.prepare import Interrupted, Watch
 from ridgeway.common.base.errors import InputError, Refused
 from ridgeway.common.base.files import write_whole
-from ridgeway.common.base.schema import MODE_SENTENCES
-from ridgeway.common.cli.options import Json, PartOfCorpus, argument, option
+from ridgeway.common.base.records import MODE_SENTENCES
 from ridgeway.common.cli.terminal import (
+    Json,
+    PartOfCorpus,
     TextTable,
+    argument,
     count,
+    option,
     progress_bar,
     show,
     stamped_steps,
     step,
     stop_on_signal,
 )
-from ridgeway.common.deploy.notice import LEAVE_PATH, NOTICE
-from ridgeway.common.privacy.privacy_settings import delta_warning
+from ridgeway.common.privacy.accountant import delta_warning
 from ridgeway.common.privacy.public_prior import read_prior
 from ridgeway.common.protocol.cohort import Terms
 from ridgeway.common.protocol.invitation import (
     AUTHORITY,
     INVITE,
+    LEAVE_PATH,
+    NOTICE,
     Invite,
     read_invitation,
     read_signed_json,

@@ -11,20 +11,22 @@ from typing import Annotated
 from ridgeway.client.sums.corpus import Counters, Position, documents, find_sources
 from ridgeway.client.sums.prepare import Interrupted
 from ridgeway.common.base.errors import InputError
-from ridgeway.common.base.files import check_output
-from ridgeway.common.base.jsonl import field_names
+from ridgeway.common.base.files import check_output, field_names
 from ridgeway.common.base.settings import ENCODERS, PRIVATE_ENCODER
-from ridgeway.common.cli.options import Fields, Json, argument, option
 from ridgeway.common.cli.terminal import (
+    Fields,
+    Json,
+    argument,
     command_group,
     count,
+    option,
     progress_bar,
     show,
     step,
     stop_on_signal,
 )
-from ridgeway.common.encoding.encoder_sources import find_encoder
 from ridgeway.common.privacy.public_prior import built_in_prior, make_prior, write_prior
+from ridgeway.common.text.encoder_files import find_encoder
 
 app = command_group()
 

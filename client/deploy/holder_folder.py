@@ -2,13 +2,26 @@
 setting explained.
 
 Nothing of a folder leaves but holder.pub, and that only when the holder hands it over.
+
+A holder's folder in one file, and back, without giving a budget back.
+
+A copy does not know what left after it was made. What bounds it is the owner's own doing: of an
+epoch one vector of sums and one of counts leave, and only the owner opens epochs (`client ready`).
+So whoever restores a copy says how many epochs were opened since. Each is charged as the most that
+the policy allows for a round, and so is what had not left yet of the epoch that was open; no epoch
+is open afterwards. No word of the coordinator's can lower this. If it knows of more outputs than
+were charged, rounds refuse (`Account.check_record`).
+
+Epochs, sessions, caches and logs are not in a backup.
 """
 
 from __future__ import annotations
 
+import json
 import re
+import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,28 +29,44 @@ from ridgeway.client.round.holder import (
     CARD,
     CLIENT_TOML,
     IDENTITY,
+    PRIOR,
     Holder,
     HolderSettings,
 )
+from ridgeway.client.round.members import ROSTER
 from ridgeway.client.round.policy import Policy
+from ridgeway.client.round.spending import RESTORED, SPENT, UNPACKED, Expense
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.files import check_new_folder, whole_folder, write_whole
 from ridgeway.common.base.identity import (
     HandOver,
     create_identity,
+    create_node_key,
     hand_over,
     make_next_key,
+    next_key,
+    public_line,
 )
 from ridgeway.common.base.journal import Journal
-from ridgeway.common.base.settings_file import (
+from ridgeway.common.base.records import (
     read_settings,
     sampling_toml,
     template_literals,
     toml_literal,
 )
-from ridgeway.common.deploy.node_key import create_node_key, public_line
+from ridgeway.common.deploy.backup import (
+    BackupManifest,
+    copy_files,
+    copy_journal,
+    unpacked,
+    write_backup,
+)
 from ridgeway.common.protocol.cohort import Terms
 from ridgeway.common.protocol.invitation import (
+    ANNOUNCED_ROSTER,
+    AUTHORITY,
+    INVITE,
+    NOTICE,
     Card,
     Leaving,
     signed_json,
@@ -272,3 +301,90 @@ def settings_text(settings: HolderSettings) -> str:
     }
     lines["sampling"] = sampling_toml(settings.policy.sampling)
     return _TEMPLATE.format(**literals | lines)
+
+
+JOURNAL = "journal.db"
+SPENDING = "spending.jsonl"
+"""In a backup: what this corpus had cost, through whichever folder."""
+HOLDER_FILES = (
+    CLIENT_TOML,
+    IDENTITY,
+    next_key(Path(IDENTITY)).name,
+    "node.key",
+    CARD,
+    ROSTER,
+    ANNOUNCED_ROSTER,
+    NOTICE,
+    INVITE,
+    AUTHORITY,
+    PRIOR,
+)
+"""Those that are there are taken."""
+
+
+def back_up_holder(holder: Holder, target: Path) -> BackupManifest:
+    """Write a backup, and read it again. The SuperNode may be running meanwhile."""
+
+    def fill(draft: Path) -> int:
+        copy_journal(holder.folder / JOURNAL, draft / JOURNAL)
+        copy_files(holder.folder, _names(holder.folder), draft)
+        lines = (json.dumps(output) for output in holder.account.outputs())
+        write_whole(draft / SPENDING, "\n".join(lines).encode(), private=True)
+        with Holder(draft).journal as journal:
+            return journal.verify()
+
+    return write_backup(target, fill, holder.coordinator, holder.key)
+
+
+def _names(folder: Path) -> Iterator[str]:
+    yield from (name for name in HOLDER_FILES if (folder / name).is_file())
+    for part in ("releases", "in-totals"):
+        for path in (folder / part).rglob("*"):
+            if path.is_file():
+                yield path.relative_to(folder).as_posix()
+
+
+def restore_holder(source: Path, folder: Path) -> Holder:
+    """Make a holder's folder of a backup, whole or not at all; what its corpus had cost is known
+    again. Nothing was charged yet, and until then the folder takes part in nothing.
+    """
+    with unpacked(source, folder, "client") as (draft, _):
+        copy = Holder(draft)
+        with copy.journal as journal:
+            journal.verify()
+            journal.append((UNPACKED, {}))
+        spent = draft / SPENDING
+        lines = spent.read_text(encoding="utf-8").splitlines()
+        copy.account.take_in(map(json.loads, lines))
+        spent.unlink()
+    return Holder(folder)
+
+
+def charge_restored(holder: Holder, epochs_since: int) -> list[Expense]:
+    """Charge what may have left since the copy was made, note that the folder was restored, and
+    close its epoch; returns what was charged.
+
+    epochs_since: how many epochs the owner has opened since, at most.
+    """
+    account = holder.account
+    settings = holder.settings
+    modes = settings.policy.modes
+    most_epsilon = settings.policy.max_round_epsilon
+    with holder.sessions.exclusive_lock(), account.exclusive():
+        known = account.forgotten()
+        holder.journal.append(*((SPENT, expense.facts()) for expense in known))
+        names = [secrets.token_hex(32) for _ in range(epochs_since)]
+        if opened := holder.epochs.current_name():
+            names.append(opened)
+        paid = {expense.id for expense in account.noted()}
+        charged = [
+            expense
+            for name in names
+            for expense in account.most(name, modes, most_epsilon, settings.holdout)
+            if expense.id not in paid
+        ]
+        facts = {"epochs": epochs_since, "known": len(known)}
+        account.pay(*charged)
+        holder.journal.append((RESTORED, facts))
+        holder.sessions.erase()
+    return charged

@@ -22,10 +22,10 @@ from ridgeway.client.deploy.supernode_process import (
 from ridgeway.client.round.holder import CARD
 from ridgeway.common.base.errors import NodeError, NodeRefused, RidgewayError
 from ridgeway.common.base.files import write_whole
+from ridgeway.common.base.identity import public_line
 from ridgeway.common.deploy import approved_bundle
 from ridgeway.common.deploy.bundle import forget_apps, installed_sha256
 from ridgeway.common.deploy.flower_patches import CLIENT_APP, HEARTBEAT_S
-from ridgeway.common.deploy.node_key import public_line
 from ridgeway.common.deploy.processes import (
     Child,
     Log,

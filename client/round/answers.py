@@ -13,18 +13,17 @@ from typing import Any
 import numpy as np
 
 from ridgeway.client.round import masked_answers
-from ridgeway.client.round.epochs import Epoch
+from ridgeway.client.round.epochs import Epoch, SignedTotal
 from ridgeway.client.round.holder import Holder
-from ridgeway.client.round.known_keys import check_coordinator, check_members
 from ridgeway.client.round.masked_answers import Answer
+from ridgeway.client.round.members import check_coordinator, check_members
 from ridgeway.client.round.policy import check_cohort, check_roster, check_terms
 from ridgeway.client.round.scoring import Scorer, Weights, router_table
-from ridgeway.client.round.totals import SignedTotal
 from ridgeway.common.base import errors
 from ridgeway.common.base.errors import Refused, RidgewayError
 from ridgeway.common.base.files import sha256
-from ridgeway.common.base.schema import record_json
-from ridgeway.common.privacy.private_solve import solve_private
+from ridgeway.common.base.records import record_json
+from ridgeway.common.privacy.noisy_solve import solve_private
 from ridgeway.common.protocol import messages
 from ridgeway.common.protocol.cohort import MAX_HOLDERS
 from ridgeway.common.protocol.messages import Message

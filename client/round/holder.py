@@ -21,25 +21,27 @@ from pydantic import Field
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save
 
-from ridgeway.client.round.epochs import OPENED_EPOCH, Epoch, EpochStore, sums_id
-from ridgeway.client.round.expert_scores import told_scores
-from ridgeway.client.round.known_keys import known_handovers, take_handovers
+from ridgeway.client.round.epochs import (
+    OPENED_EPOCH,
+    Epoch,
+    EpochStore,
+    SignedTotal,
+    SignedTotals,
+    sums_id,
+)
+from ridgeway.client.round.members import known_handovers, load_roster, take_handovers
 from ridgeway.client.round.policy import Policy
 from ridgeway.client.round.private_sums import NoisyOutputs
-from ridgeway.client.round.roster import load_roster
+from ridgeway.client.round.scoring import told_scores
 from ridgeway.client.round.session_store import SessionFile
 from ridgeway.client.round.spending import Account, Expense, Output, shared_file
-from ridgeway.client.round.totals import SignedTotal, SignedTotals
 from ridgeway.common.base.errors import EncoderError, FormatError, JournalError, Refused
 from ridgeway.common.base.files import whole_folder, write_whole
 from ridgeway.common.base.identity import HandOver, HandOvers, Identity, owned_identity
 from ridgeway.common.base.journal import Journal, JournalEntry
-from ridgeway.common.base.schema import Digest, DomainName, Record
+from ridgeway.common.base.records import Digest, DomainName, Record, read_settings
 from ridgeway.common.base.settings import DEFAULT
-from ridgeway.common.base.settings_file import read_settings
-from ridgeway.common.encoding.encoder_sources import find_by_fingerprint
-from ridgeway.common.encoding.table_encoder import TableEncoder
-from ridgeway.common.privacy.privacy_settings import Privacy
+from ridgeway.common.privacy.accountant import Privacy
 from ridgeway.common.privacy.public_prior import PublicPrior, read_prior
 from ridgeway.common.protocol.cohort import Cohort, Terms
 from ridgeway.common.protocol.messages import HeardOutputs
@@ -51,7 +53,9 @@ from ridgeway.common.routing.release import (
     Release,
     load_release,
 )
-from ridgeway.common.statistics.sums import Integers, Statistics
+from ridgeway.common.statistics import Integers, Statistics
+from ridgeway.common.text.encoder_files import find_by_fingerprint
+from ridgeway.common.text.table_encoder import TableEncoder
 
 CLIENT_TOML = "client.toml"
 CARD = "holder.pub"

@@ -12,12 +12,11 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeway.client.round.epochs import Epoch
+from ridgeway.client.round.epochs import Epoch, SignedTotal
 from ridgeway.client.round.holder import Holder
-from ridgeway.client.round.known_keys import check_members
+from ridgeway.client.round.members import check_members
 from ridgeway.client.round.policy import check_cohort, check_members_of_sum
 from ridgeway.client.round.session_store import ERASED, Agreed, Answered, SessionState
-from ridgeway.client.round.totals import SignedTotal
 from ridgeway.common.base.errors import MaskingError, Refused
 from ridgeway.common.base.files import sha256
 from ridgeway.common.masking.agreement import (
@@ -47,7 +46,7 @@ from ridgeway.common.protocol.messages import (
     SumName,
 )
 from ridgeway.common.protocol.packet import Blob, Opened
-from ridgeway.common.statistics.sums import Integers, check_bound
+from ridgeway.common.statistics import Integers, check_bound
 
 Answer = tuple[Message, Sequence[Blob]]
 

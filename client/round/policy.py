@@ -11,7 +11,13 @@ from typing import Annotated
 from pydantic import Field
 
 from ridgeway.common.base.errors import Refused
-from ridgeway.common.base.schema import Digest, Mode, PublicKey, Record, SamplingNumbers
+from ridgeway.common.base.records import (
+    Digest,
+    Mode,
+    PublicKey,
+    Record,
+    SamplingNumbers,
+)
 from ridgeway.common.base.settings import (
     DEFAULT_DELTA,
     EQUAL_MASS,
@@ -20,8 +26,8 @@ from ridgeway.common.base.settings import (
     Weighting,
 )
 from ridgeway.common.masking.agreement import SMALLEST_COHORT, threshold_for
-from ridgeway.common.privacy.document_bound import PrivacyMode
-from ridgeway.common.privacy.privacy_settings import Delta, Privacy
+from ridgeway.common.privacy.accountant import Delta, Privacy
+from ridgeway.common.privacy.noise import PrivacyMode
 from ridgeway.common.protocol.cohort import Cohort, Terms
 
 Budget = Annotated[float, Field(gt=0, allow_inf_nan=True)]

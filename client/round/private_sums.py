@@ -12,19 +12,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ridgeway.client.round.epochs import Epoch, EpochStore
+from ridgeway.client.round.epochs import Epoch, EpochStore, used_up
 from ridgeway.client.round.spending import Account, Output
-from ridgeway.client.round.totals import used_up
 from ridgeway.common.base.files import sha256
-from ridgeway.common.base.schema import record_json
-from ridgeway.common.privacy.discrete_gaussian import Randomness, discrete_gaussian
-from ridgeway.common.privacy.document_bound import (
+from ridgeway.common.base.records import record_json
+from ridgeway.common.privacy.accountant import Privacy
+from ridgeway.common.privacy.noise import (
     UNIT,
     DocumentSums,
+    Randomness,
     check_documents,
+    discrete_gaussian,
 )
-from ridgeway.common.privacy.privacy_settings import Privacy
-from ridgeway.common.statistics.sums import Integers, Statistics, single_domain
+from ridgeway.common.statistics import Integers, Statistics, single_domain
 
 
 def laid_out(

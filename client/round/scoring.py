@@ -1,31 +1,47 @@
 """A holder's held-out documents under one router: counts, and nothing but counts.
 
 Law: to which domain a document is routed depends on that document and on public things alone.
+
+A holder's scores of experts' answers to prompts of its domain: what it may tell of them is sums
+and numbers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ridgeway.common.base.errors import CorpusError
+from ridgeway.common.base.machine import one_blas_thread
 from ridgeway.common.base.settings import Selector
-from ridgeway.common.base.threads import one_blas_thread
-from ridgeway.common.encoding.table_encoder import TableEncoder
-from ridgeway.common.encoding.tokenizer import Ids
-from ridgeway.common.routing.decision import confidences, distances, winners
+from ridgeway.common.routing.decision import (
+    confidences,
+    distances,
+    scope_counts,
+    winners,
+)
 from ridgeway.common.routing.evaluation import (
     CALIBRATED_COUNTS,
     CONFIDENCE_EDGES,
     CURVES,
     beginnings,
 )
+from ridgeway.common.routing.quality import (
+    MAX_HOLDER_SCORES,
+    DomainScore,
+    QualityTable,
+    quality_of,
+    read_scores,
+)
 from ridgeway.common.routing.release import Release
-from ridgeway.common.routing.scope import scope_counts
 from ridgeway.common.routing.sentence_table import compile_router, margin_for
 from ridgeway.common.routing.token_table import RouterTable, tally_texts
+from ridgeway.common.text.table_encoder import TableEncoder
+from ridgeway.common.text.tokenizer import Ids
 
 Weights = NDArray[np.float64]
 _Counts = NDArray[np.int64]
@@ -135,3 +151,41 @@ def reliability(
             found = np.bincount(counted.ravel(), minlength=first.size * bins)
             counts[row, :, :, column] = found.reshape(-1, bins)
     return counts
+
+
+MIN_SCORES = 10
+"""The fewest scores of an expert whose sum is told: fewer would show what single prompts were
+worth.
+"""
+
+
+def own_scores(path: Path, domain: str) -> QualityTable:
+    """What a file says of experts in this domain; lines of another domain are passed over."""
+    scores = (
+        DomainScore(domain, name, score)
+        for line in read_scores(path)
+        if line.domain in ("", domain)
+        for name, score in line.scores.items()
+    )
+    table = quality_of(scores, (domain,))
+    if table.counts.max() > MAX_HOLDER_SCORES:
+        raise CorpusError(
+            f"{path}: more than {MAX_HOLDER_SCORES:,} scores of one expert; remove some"
+        )
+    return table
+
+
+def told_scores(
+    table: QualityTable | None, experts: Sequence[str]
+) -> NDArray[np.int64]:
+    """The sums of these experts' scores in fixed point, then the numbers of scores: 0 for those
+    with too few.
+    """
+    sums = np.zeros((2, len(experts)), dtype=np.int64)
+    for column, name in enumerate(experts):
+        if table and name in table.experts:
+            column_here = table.experts.index(name)
+            count = table.counts[0, column_here]
+            if count >= MIN_SCORES:
+                sums[:, column] = table.sums[0, column_here], count
+    return sums.ravel()

@@ -20,7 +20,7 @@ from pydantic import Field, ValidationError
 from ridgeway.common.base.errors import Refused
 from ridgeway.common.base.files import locked, sha256, write_whole
 from ridgeway.common.base.identity import Identity
-from ridgeway.common.base.schema import Digest, Record
+from ridgeway.common.base.records import Digest, Record
 from ridgeway.common.masking.agreement import (
     AGREEMENT_VERSION,
     Advert,
@@ -29,8 +29,7 @@ from ridgeway.common.masking.agreement import (
     Secrets,
     member_index,
 )
-from ridgeway.common.masking.neighbourhood import Neighbourhood, neighbourhood_for
-from ridgeway.common.masking.shares import SHARE_BYTES
+from ridgeway.common.masking.shares import SHARE_BYTES, Neighbourhood, neighbourhood_for
 from ridgeway.common.protocol.cohort import Cohort, Member, Terms
 
 NONCE_BYTES = 12

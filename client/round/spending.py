@@ -30,9 +30,15 @@ from ridgeway.common.base.errors import FormatError, Refused
 from ridgeway.common.base.files import locked, state_folder, syncs
 from ridgeway.common.base.journal import Journal
 from ridgeway.common.base.operating_system import flush
-from ridgeway.common.base.schema import Mode
-from ridgeway.common.privacy.accountant import EXACT, Cost, epsilon_of, in_all, rho_for
-from ridgeway.common.privacy.privacy_settings import Privacy
+from ridgeway.common.base.records import Mode
+from ridgeway.common.privacy.accountant import (
+    EXACT,
+    Cost,
+    Privacy,
+    epsilon_of,
+    in_all,
+    rho_for,
+)
 
 SPENT = "spent"
 """The kind of a journal's entry about an output that was paid for."""

@@ -16,14 +16,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeway.common.base.native import native
+from ridgeway.common.base.machine import native, one_blas_thread
 from ridgeway.common.base.settings import Sampling
-from ridgeway.common.base.threads import one_blas_thread
-from ridgeway.common.encoding.sentence_features import SentenceFeatures
-from ridgeway.common.encoding.tokenizer import Ids
-from ridgeway.common.encoding.windows import Layer, layers
-from ridgeway.common.encoding.word_sketch import WordSketch
-from ridgeway.common.statistics.sums import (
+from ridgeway.common.statistics import (
     MAX_SQUARE,
     Integers,
     Statistics,
@@ -32,6 +27,10 @@ from ridgeway.common.statistics.sums import (
     unpacked,
     upper_triangle,
 )
+from ridgeway.common.text.sentence_encoder import SentenceFeatures
+from ridgeway.common.text.tokenizer import Ids
+from ridgeway.common.text.windows import Layer, layers
+from ridgeway.common.text.word_sketch import WordSketch
 
 State = Mapping[str, Integers]
 

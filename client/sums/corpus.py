@@ -38,7 +38,7 @@ from ridgeway.common.base.errors import (
     RidgewayError,
     first_line,
 )
-from ridgeway.common.base.jsonl import jsonl_texts, record_text
+from ridgeway.common.base.files import jsonl_texts, record_text
 
 _Kind = Literal["text", "jsonl", "csv", "parquet"]
 

@@ -2,10 +2,16 @@
 text.
 
 They never leave as they are: noise is added by others.
+
+The documents that a holder evaluates on: a bounded sample of those kept out of the sums, as
+token ids.
 """
 
 from __future__ import annotations
 
+import hashlib
+import heapq
+import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -21,18 +27,22 @@ from ridgeway.client.sums.prepare import (
     check_text,
     corpus_documents,
     corpus_names,
+    held_out_documents,
 )
 from ridgeway.common.base.errors import CorpusError
-from ridgeway.common.base.threads import one_blas_thread, serial_tokenizers
-from ridgeway.common.encoding.table_encoder import TableEncoder
-from ridgeway.common.privacy.document_bound import (
+from ridgeway.common.base.machine import one_blas_thread, serial_tokenizers
+from ridgeway.common.base.settings import MAX_HELD_OUT_DOCUMENTS
+from ridgeway.common.privacy.document_vectors import document_vectors
+from ridgeway.common.privacy.noise import (
     DocumentSums,
     PrivacyMode,
     bounded_sums,
     empty_sums,
 )
-from ridgeway.common.privacy.document_vectors import document_vectors
 from ridgeway.common.privacy.public_prior import PublicPrior
+from ridgeway.common.statistics import Integers
+from ridgeway.common.text.table_encoder import TableEncoder
+from ridgeway.common.text.tokenizer import Ids
 
 
 def sum_documents(
@@ -105,3 +115,29 @@ def _batches(
             size = 0
     if texts:
         yield texts
+
+
+MAX_DOCUMENT_CHARACTERS = 20_000
+MAX_WHOLE_CHARACTERS = 4_000
+"""Where documents are bounded one by one all that are held out are counted, and the beginning of
+each will do.
+"""
+
+
+def held_out_sample(job: PrepareJob, encoder: TableEncoder) -> tuple[Ids, Integers]:
+    """A bounded number of held-out documents, each cut to a bounded length: token ids, and how many
+    each has.
+    """
+    limit = MAX_WHOLE_CHARACTERS if job.whole else MAX_DOCUMENT_CHARACTERS
+    texts = (text[:limit] for text in held_out_documents(job, Counters()))
+    # of so many, one more would push another out
+    most = sys.maxsize if job.whole else MAX_HELD_OUT_DOCUMENTS
+    chosen = heapq.nsmallest(
+        most, texts, key=lambda text: hashlib.sha256(text.encode()).digest()
+    )
+    ids, lengths = (
+        encoder.tokenizer.encode_many(chosen)
+        if chosen
+        else (np.empty(0, np.int32), np.empty(0, np.int64))
+    )
+    return ids.astype(np.int32), lengths.astype(np.int64)

@@ -30,7 +30,7 @@ from ridgeway.client.sums.corpus_places import (
 )
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.files import canonical_json, sha256, write_whole
-from ridgeway.common.statistics.sums import Integers
+from ridgeway.common.statistics import Integers
 
 _FORMAT = "ridgeway.part"
 _VERSION = 1

@@ -45,20 +45,21 @@ from ridgeway.client.sums.part_store import (
     pieces_of,
     stamped,
 )
-from ridgeway.client.sums.piece_batches import (
+from ridgeway.client.sums.piece_readers import (
     PieceBatch,
+    Read,
     ReadingRules,
     Samples,
+    piece_readers,
     read_batches,
     samples_of,
 )
-from ridgeway.client.sums.piece_readers import Read, piece_readers
 from ridgeway.common.base.errors import CorpusError, InputError
 from ridgeway.common.base.files import write_whole
+from ridgeway.common.base.machine import one_blas_thread, serial_tokenizers
 from ridgeway.common.base.settings import Sampling, check_domain_name
-from ridgeway.common.base.threads import one_blas_thread, serial_tokenizers
-from ridgeway.common.encoding.table_encoder import TableEncoder
-from ridgeway.common.statistics.statistics_file import Prepared
+from ridgeway.common.statistics import Prepared
+from ridgeway.common.text.table_encoder import TableEncoder
 
 BATCH_CHARACTERS = 1 << 19
 SENTENCE_BATCH_CHARACTERS = 1 << 15
@@ -593,7 +594,7 @@ def makers(
     devices: the GPUs to sum on, such as `cuda:0`; without any, the CPU sums.
     """
     if devices:
-        from ridgeway.client.sums.gpu.gpu_sums import gpu_accumulators
+        from ridgeway.client.sums.gpu_sums import gpu_accumulators
 
         return [
             maker

@@ -21,7 +21,7 @@ from typing import Any
 
 from ridgeway.common.base.errors import DiskFull, JournalError
 from ridgeway.common.base.files import sha256, syncs
-from ridgeway.common.base.schema import record_json
+from ridgeway.common.base.records import record_json
 
 START = "0" * 64
 SCHEMA = """

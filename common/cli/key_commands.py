@@ -7,16 +7,23 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from ridgeway.common.cli.options import Json, argument, option
-from ridgeway.common.cli.terminal import TextTable, command_group, show, step
-from ridgeway.common.http.api_keys import (
+from ridgeway.common.cli.terminal import (
+    Json,
+    TextTable,
+    argument,
+    command_group,
+    option,
+    show,
+    step,
+)
+from ridgeway.common.web.api_keys import (
     KeyRecord,
     add_key,
     read_keys,
     revoke_key,
     usage_path,
 )
-from ridgeway.common.http.key_budgets import UsageBook
+from ridgeway.common.web.key_budgets import UsageBook
 
 app = command_group()
 

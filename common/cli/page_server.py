@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from ridgeway.common.cli.terminal import step
-from ridgeway.common.http.access_rules import is_loopback, make_rules
-from ridgeway.common.http.log_lines import set_up_logs
-from ridgeway.common.http.page_app import PageParts, create_page_app
-from ridgeway.common.http.server import Address, bind_sockets, find_certificate, run
+from ridgeway.common.web.access_rules import is_loopback, make_rules
+from ridgeway.common.web.request_context import set_up_logs
+from ridgeway.common.web.server import Address, bind_sockets, find_certificate, run
+from ridgeway.common.web.site import PageParts, create_page_app
 
 
 def serve_page(

@@ -12,10 +12,10 @@ from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from ridgeway.common.base.errors import InputError
+from ridgeway.common.base.files import field_names, labelled_texts, other_domains
 from ridgeway.common.base.identity import load_identity
-from ridgeway.common.base.jsonl import field_names, labelled_texts, other_domains
 from ridgeway.common.base.settings import Confidence
-from ridgeway.common.cli.options import (
+from ridgeway.common.cli.terminal import (
     DataFolder,
     EncoderSource,
     Fallback,
@@ -25,15 +25,17 @@ from ridgeway.common.cli.options import (
     KeyFile,
     ReleaseFolder,
     Sentences,
+    TextTable,
     argument,
+    command_group,
     given,
     option,
     refuse_without,
+    show,
     signing_key,
+    step,
 )
-from ridgeway.common.cli.terminal import TextTable, command_group, show, step
 from ridgeway.common.routing import evaluation
-from ridgeway.common.routing.cascade_margin import ChosenMargin, choose_margin
 from ridgeway.common.routing.coverage import (
     MIN_ANSWERED_TEXTS,
     Outcomes,
@@ -57,10 +59,10 @@ from ridgeway.common.routing.release import (
     sign_confidence,
 )
 from ridgeway.common.routing.router import Router, origin, router_of
-from ridgeway.common.routing.sentence_table import Cascade
+from ridgeway.common.routing.sentence_table import Cascade, ChosenMargin, choose_margin
 
 if TYPE_CHECKING:
-    from ridgeway.common.experts.expert_choice import ExpertChoice, ExpertChooser
+    from ridgeway.common.routing.expert_choice import ExpertChoice, ExpertChooser
 
 encoder = command_group()
 
@@ -124,7 +126,7 @@ def route(
 
 def _chooser(experts: Path, router: Router) -> ExpertChooser:
     # imported here: pydantic takes as long to import as all else that routing a prompt needs
-    from ridgeway.common.experts.expert_choice import ExpertChooser
+    from ridgeway.common.routing.expert_choice import ExpertChooser
 
     return ExpertChooser.load(experts, router)
 
@@ -571,7 +573,7 @@ def ways_to_set(
     To fit a release's confidence anew changes what a threshold means, so one that was not fitted on
     this text is to be fitted before its threshold is chosen.
     """
-    from ridgeway.common.base.settings_file import toml_literal
+    from ridgeway.common.base.records import toml_literal
 
     fallback = confidence.fallback or "NAME"
     option = f"--threshold {chosen.threshold} --fallback {quote(fallback)}"
@@ -595,7 +597,7 @@ def ways_to_set(
 @encoder.command("list")
 def list_encoders(json: Json = False) -> None:
     """The kinds of encoder there are, and those already converted on this machine."""
-    from ridgeway.common.encoding.encoder_sources import SOURCES, cached_encoders
+    from ridgeway.common.text.encoder_files import SOURCES, cached_encoders
 
     cards = cached_encoders()
     columns = ("name", "rows", "width", "fingerprint")
@@ -616,8 +618,7 @@ def save(
     json: Json = False,
 ) -> None:
     """Write an encoder to a folder that can be carried to other machines and used as dir:PATH."""
-    from ridgeway.common.encoding.encoder_files import save_encoder
-    from ridgeway.common.encoding.encoder_sources import find_encoder
+    from ridgeway.common.text.encoder_files import find_encoder, save_encoder
 
     if folder.is_file():
         raise InputError(f"{folder} is a file; an encoder is saved as a folder")

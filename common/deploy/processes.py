@@ -28,7 +28,7 @@ from typing import IO
 from ridgeway.common.base.errors import ProcessError
 from ridgeway.common.base.files import IMPORT_ROOT
 from ridgeway.common.base.operating_system import die_with, end_session_with, proc
-from ridgeway.common.base.settings_file import toml_literal
+from ridgeway.common.base.records import toml_literal
 
 Log = Callable[[str], None]
 """Takes a sentence for the owner."""

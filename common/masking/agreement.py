@@ -21,9 +21,8 @@ from pydantic import Field
 from ridgeway.common.base.errors import Refused
 from ridgeway.common.base.files import sha256
 from ridgeway.common.base.identity import is_signed_by
-from ridgeway.common.base.schema import Digest, PublicKey, Record, record_json
-from ridgeway.common.masking.keystream import KEY_BYTES
-from ridgeway.common.masking.neighbourhood import Neighbourhood, neighbourhood_for
+from ridgeway.common.base.records import Digest, PublicKey, Record, record_json
+from ridgeway.common.masking.shares import KEY_BYTES, Neighbourhood, neighbourhood_for
 
 AGREEMENT_VERSION = 2
 """Of how masks are made: members of one session make them alike. Version 1 had other ciphers."""

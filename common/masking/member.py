@@ -46,9 +46,14 @@ from ridgeway.common.masking.agreement import (
     self_key,
     survivor_words,
 )
-from ridgeway.common.masking.keystream import Sealed, apply_masks
-from ridgeway.common.masking.neighbourhood import draw
-from ridgeway.common.masking.shares import SHARE_BYTES, Random, split
+from ridgeway.common.masking.shares import (
+    SHARE_BYTES,
+    Random,
+    Sealed,
+    apply_masks,
+    draw,
+    split,
+)
 
 NO_LOCKS: Signatures = MappingProxyType({})
 NONCE = bytes(12)

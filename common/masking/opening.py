@@ -27,8 +27,7 @@ from ridgeway.common.masking.agreement import (
     seed_digest,
     self_key,
 )
-from ridgeway.common.masking.keystream import Sealed, Vector, apply_masks
-from ridgeway.common.masking.shares import combine
+from ridgeway.common.masking.shares import Sealed, Vector, apply_masks, combine
 
 Part = TypeVar("Part")
 

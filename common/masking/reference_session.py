@@ -26,7 +26,6 @@ from ridgeway.common.masking.agreement import (
     check_agreement,
     threshold_for,
 )
-from ridgeway.common.masking.keystream import Sealed
 from ridgeway.common.masking.member import (
     Dealt,
     advertise,
@@ -38,7 +37,7 @@ from ridgeway.common.masking.member import (
     share,
 )
 from ridgeway.common.masking.opening import Opening
-from ridgeway.common.masking.shares import Random
+from ridgeway.common.masking.shares import Random, Sealed
 
 _TERMS = "7" * 64
 COHORT = "8" * 64

@@ -18,14 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeway.common.base.errors import BoundExceeded, ShapeMismatch
-from ridgeway.common.encoding.sentence_features import SentenceFeatures
-from ridgeway.common.encoding.tokenizer import Ids, first_tokens
 from ridgeway.common.privacy.public_prior import (
     Integers,
     PublicPrior,
     Whitening,
     token_sums,
 )
+from ridgeway.common.text.sentence_encoder import SentenceFeatures
+from ridgeway.common.text.tokenizer import Ids, first_tokens
 
 VECTOR_LENGTH = (97 << 16) // 100
 """No document's vector is longer: 0.97 · 2¹⁶, rounded down. The rest of 2¹⁶ is for its count."""

@@ -7,25 +7,32 @@ features.
 Every step but the sums themselves is public, so that it costs no privacy, and can be done again.
 Documents were summed at length 1, and a table cannot bring a prompt to that length: TYPICAL_LENGTH
 stands for all of them.
+
+A total under noise → the weights of an ordinary router. Everything here is public: everybody
+gets the same.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeway.common.base.threads import one_blas_thread
-from ridgeway.common.privacy.document_bound import PrivacyMode, count_unit, row_unit
+from ridgeway.common.base.machine import one_blas_thread
+from ridgeway.common.privacy.accountant import Privacy
 from ridgeway.common.privacy.document_vectors import (
     SENTENCES_SHARE,
     TOKENS_SHARE,
     VECTOR_LENGTH,
 )
+from ridgeway.common.privacy.noise import PrivacyMode, count_unit, row_unit
 from ridgeway.common.privacy.public_prior import Integers, PublicPrior, Whitening
+from ridgeway.common.statistics import Statistics
+from ridgeway.common.text.table_encoder import TableEncoder, stacked
 
 Matrix = NDArray[np.float64]
 Sums = Integers | Matrix
@@ -204,3 +211,55 @@ def split(
     for share, block in zip(shares, prior.blocks, strict=True):
         yield share / length, block, rows[start : start + block.width]
         start += block.width
+
+
+def solve_private(
+    total: Statistics,
+    privacy: Privacy,
+    members: Sequence[str],
+    prior: PublicPrior,
+    encoder: TableEncoder,
+) -> Matrix:
+    """The weights of the router of a total under noise, over the encoder's own features. Where it
+    reads sentences, the columns of its table follow, which come out of the rows of tokens alone.
+
+    members: the domain of each holder in it. Everything here is public, so everybody gets the same.
+    """
+    variance = noise_variance(privacy, members)
+    shares = product_variance(privacy, members) / variance
+
+    def solved(prior: PublicPrior, length: float) -> Matrix:
+        """Of the first rows, which have this length in a document's vector of length 1."""
+        rows = slice(0, prior.width)
+        columns = total.cross[rows] / length
+        counts = total.cross[-1]
+        known = columns, counts, variance / length**2, prior, encoder.scale
+        if privacy.mode == "columns":
+            return solve_columns(*known)
+        products = total.gram[rows, rows] / length**2
+        return solve_full(products, *known, shares / length**2)
+
+    whole = solved(prior, 1.0)
+    if not prior.sentences:
+        return whole
+    alone = replace(prior, sentences=None)
+    length, *_ = next(split(whole[:-1], prior))
+    padding = np.zeros((encoder.width - prior.width, whole.shape[1]))
+    padded = np.vstack([whole[:-1], padding, whole[-1:]])
+    return stacked(padded, solved(alone, length), encoder)
+
+
+def noise_variance(privacy: Privacy, members: Sequence[str]) -> int:
+    """The variance of the noise on a number of a column: each holder of its domain has put all of
+    it there.
+    """
+    return max(Counter(members).values()) * privacy.sigma**2
+
+
+def product_variance(privacy: Privacy, members: Sequence[str]) -> int:
+    """The variance of the noise on the square of a feature: every member has added a share of it.
+
+    Honest members in a sum that opens have all of σ together, so all of them have up to three times
+    σ²; where some fell away, it is a little more or less than what is said here.
+    """
+    return len(members) * privacy.shared(len(members))[0] ** 2

@@ -30,10 +30,10 @@ from safetensors.numpy import load, save
 from ridgeway.common.base.errors import EncoderMismatch, FormatError, InputError
 from ridgeway.common.base.files import canonical_json, sha256, write_whole
 from ridgeway.common.base.settings import FEATURE_LIMIT, PRIVATE_ENCODER
-from ridgeway.common.encoding.sentence_encoder import UseEncoder
-from ridgeway.common.encoding.table_encoder import TableEncoder
-from ridgeway.common.encoding.tokenizer import Ids
 from ridgeway.common.privacy.built_in_text import built_in_text, this_machine
+from ridgeway.common.text.sentence_encoder import UseEncoder
+from ridgeway.common.text.table_encoder import TableEncoder
+from ridgeway.common.text.tokenizer import Ids
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]

@@ -8,7 +8,7 @@ from functools import cached_property
 from pydantic import Field, model_validator
 
 from ridgeway.common.base.files import sha256
-from ridgeway.common.base.schema import (
+from ridgeway.common.base.records import (
     Digest,
     DomainName,
     EncoderName,
@@ -19,8 +19,8 @@ from ridgeway.common.base.schema import (
     record_json,
 )
 from ridgeway.common.base.settings import Weighting
-from ridgeway.common.privacy.privacy_settings import Privacy
-from ridgeway.common.statistics.sums import (
+from ridgeway.common.privacy.accountant import Privacy
+from ridgeway.common.statistics import (
     Integers,
     Statistics,
     from_vector,

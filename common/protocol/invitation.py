@@ -2,21 +2,33 @@
 holder leaves.
 
 They hold public things only.
+
+The code by which holders compare the rosters that they were shown, by telephone for example.
+
+Whoever makes rosters may try many until two have one code, and show one to each of two holders. 120
+bits put that at 2⁶⁰ tries, and each try is a scrypt with 32 MiB of memory.
+
+The notice: what a coordinator tells every holder between rounds, signed with the key that
+holders have pinned.
+
+The gate hands it to whoever asks, and it stands in the invitation's folder: it holds public things
+only.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from ridgeway.common.base.errors import FormatError
 from ridgeway.common.base.files import canonical_json, sha256, write_whole
 from ridgeway.common.base.identity import HandOver, Identity, is_signed_by
-from ridgeway.common.base.schema import (
+from ridgeway.common.base.records import (
     Address,
     Digest,
     DomainName,
@@ -178,3 +190,92 @@ def read_invitation(folder: Path) -> Invite:
             " operator for both again"
         )
     return signed
+
+
+ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+"""Crockford's base 32: no I, L, O and U, which are heard or read as others."""
+CODE_BYTES = 15
+LETTERS_PER_GROUP = 4
+SCRYPT_ROUNDS = 1 << 15
+SCRYPT_BLOCK = 8
+"""128 times both is the memory of one try in bytes."""
+_HEARD_AS = str.maketrans("OIL", "011", " -")
+
+
+def roster_code(members: Iterable[RosterMember]) -> str:
+    """24 letters in groups of four. Law: it depends on names, domains and keys, in no order."""
+    content = canonical_json(
+        [[member.name, member.domain, member.key] for member in in_order(members)]
+    )
+    digest = hashlib.scrypt(
+        content,
+        salt=b"ridgeway roster 1",
+        n=SCRYPT_ROUNDS,
+        r=SCRYPT_BLOCK,
+        p=1,
+        maxmem=256 * SCRYPT_ROUNDS * SCRYPT_BLOCK,
+        dklen=CODE_BYTES,
+    )
+    number = int.from_bytes(digest)
+    letters = "".join(
+        ALPHABET[number >> shift & 31] for shift in range(8 * CODE_BYTES - 5, -1, -5)
+    )
+    return "-".join(
+        letters[start : start + LETTERS_PER_GROUP]
+        for start in range(0, len(letters), LETTERS_PER_GROUP)
+    )
+
+
+def is_same_code(one: str, other: str) -> bool:
+    """Whether two codes are the same, as people write them."""
+    return _plain(one) == _plain(other)
+
+
+def _plain(code: str) -> str:
+    return code.upper().translate(_HEARD_AS)
+
+
+NOTICE = "notice.json"
+NOTICE_PATH = "/v1/ridgeway/notice"
+BUNDLE_PATH = "/v1/ridgeway/bundle/"
+ROSTER_PATH = "/v1/ridgeway/roster"
+LEAVE_PATH = "/v1/ridgeway/leave"
+ANNOUNCED_ROSTER = "announced-roster.json"
+MAX_NOTICE_BYTES = 1 << 20
+MAX_ROSTER_BYTES = 16 << 20
+MAX_LEAVE_BYTES = 4096
+
+
+class AnnouncedBundle(Record):
+    """A bundle that rounds may run. changes: what the operator says of it."""
+
+    model_config = ConfigDict(extra="ignore")
+    sha256: Digest
+    changes: Annotated[
+        tuple[Annotated[str, Field(max_length=300, pattern=r"^\P{C}*$")], ...],
+        Field(max_length=50),
+    ] = ()
+
+
+class Notice(SignedJson):
+    """What holds now; of two notices the one that was issued later.
+
+    issued:    in milliseconds since 1970.
+    authority: the certificate by which holders know the coordinator's gate, in PEM form.
+    bundles:   the newest first; the gate hands each out under its hash.
+    roster:    the SHA-256 of the list of members, which the gate hands out.
+    handovers: that lead to the coordinator's key from the first that it had.
+    """
+
+    # a later version may tell more, under the same signature
+    model_config = ConfigDict(extra="ignore")
+    what: ClassVar[str] = "a coordinator's notice"
+    signer: ClassVar[str] = "coordinator"
+    format: Literal["ridgeway.notice"] = "ridgeway.notice"
+    version: Literal[1] = 1
+    coordinator: PublicKey
+    issued: Annotated[int, Field(ge=0, le=1 << 53)]
+    authority: Annotated[str, Field(max_length=20_000)]
+    bundles: Annotated[tuple[AnnouncedBundle, ...], Field(max_length=8)] = ()
+    roster: Digest | None = None
+    handovers: Annotated[tuple[HandOver, ...], Field(max_length=1000)] = ()

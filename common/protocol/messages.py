@@ -24,7 +24,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import AfterValidator, Field
 
 from ridgeway.common.base.identity import HandOver
-from ridgeway.common.base.schema import (
+from ridgeway.common.base.records import (
     Digest,
     DomainName,
     ExpertNames,

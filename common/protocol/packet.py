@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ridgeway.common.base.errors import Refused, RidgewayError
 from ridgeway.common.base.identity import HandOver, Identity, is_signed_by
-from ridgeway.common.base.schema import Digest, PublicKey, Record
+from ridgeway.common.base.records import Digest, PublicKey, Record
 from ridgeway.common.protocol.messages import KINDS, MAX_BLOBS, Message
 
 _VERSION: Literal[1] = 1

@@ -16,16 +16,18 @@ from numpy.typing import NDArray
 
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.settings import Confidence, Scope, Selector
-from ridgeway.common.encoding.tokenizer import Ids, first_tokens
 from ridgeway.common.routing.decision import (
+    SCOPE_COUNTS_SHAPE,
     confidences,
     distances,
+    fit_scope,
     log_odds,
+    scope_counts,
     winners,
 )
 from ridgeway.common.routing.router import Router
-from ridgeway.common.routing.scope import SCOPE_COUNTS_SHAPE, fit_scope, scope_counts
 from ridgeway.common.routing.token_table import RouterTable, tally_texts
+from ridgeway.common.text.tokenizer import Ids, first_tokens
 
 _Floats = NDArray[np.float64]
 _Counts = NDArray[np.int64]

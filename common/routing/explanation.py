@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeway.common.base.settings import Selector
-from ridgeway.common.encoding.tokenizer import Ids, Tokenizer
 from ridgeway.common.routing.conversation import Turn, shares, weighed
 from ridgeway.common.routing.decision import FOR, Decision, Tally
 from ridgeway.common.routing.token_table import (
@@ -20,6 +19,7 @@ from ridgeway.common.routing.token_table import (
     segment_sums,
     tally,
 )
+from ridgeway.common.text.tokenizer import Ids, Tokenizer
 
 AGAINST = "198, 40, 40"
 """The colour of words that speak against the domain ahead; how strongly, their opacity says."""

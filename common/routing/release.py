@@ -40,19 +40,19 @@ from ridgeway.common.base.settings import (
     SentenceUse,
     check_domain_name,
 )
-from ridgeway.common.encoding.sentence_features import SentenceFeatures
-from ridgeway.common.encoding.table_encoder import (
-    check_kind,
-    sentence_features,
-    word_features,
-)
-from ridgeway.common.encoding.tokenizer import Tokenizer, shared_tokenizer
-from ridgeway.common.encoding.word_sketch import Spelling, WordSketch
-from ridgeway.common.encoding.word_sketch import spelling as spelling_of_tokens
 from ridgeway.common.routing.quality import QualityTable, quality_from_json
 from ridgeway.common.routing.sentence_table import Cascade, SentenceTable
 from ridgeway.common.routing.token_table import RouterTable, TokenTable, check_domains
 from ridgeway.common.routing.word_table import WordTable
+from ridgeway.common.text.sentence_encoder import SentenceFeatures
+from ridgeway.common.text.table_encoder import (
+    check_kind,
+    sentence_features,
+    word_features,
+)
+from ridgeway.common.text.tokenizer import Tokenizer, shared_tokenizer
+from ridgeway.common.text.word_sketch import Spelling, WordSketch
+from ridgeway.common.text.word_sketch import spelling as spelling_of_tokens
 
 _FORMAT = "ridgeway.release"
 _VERSION = 1

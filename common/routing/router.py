@@ -11,10 +11,9 @@ from threading import Lock
 from typing import Any, NamedTuple
 
 from ridgeway.common.base.errors import InputError
+from ridgeway.common.base.machine import serial_tokenizers
 from ridgeway.common.base.operating_system import cores
 from ridgeway.common.base.settings import Confidence, Selector, SentenceUse
-from ridgeway.common.base.threads import serial_tokenizers
-from ridgeway.common.encoding.tokenizer import Ids, Tokenizer
 from ridgeway.common.routing.conversation import Chat, Turn, chat_turns, weighed
 from ridgeway.common.routing.decision import (
     SENTENCES,
@@ -34,6 +33,7 @@ from ridgeway.common.routing.token_table import (
     check_domains,
     tally_texts,
 )
+from ridgeway.common.text.tokenizer import Ids, Tokenizer
 
 PROMPTS_PER_CHUNK = 128
 MAX_THREADS = 16

@@ -21,10 +21,10 @@ from ridgeway.common.base.errors import (
     ShapeMismatch,
     UnsolvableTotal,
 )
-from ridgeway.common.base.native import native
+from ridgeway.common.base.machine import native
 from ridgeway.common.base.settings import Selector
-from ridgeway.common.encoding.tokenizer import Ids
 from ridgeway.common.routing.decision import Tally
+from ridgeway.common.text.tokenizer import Ids
 
 _Number = TypeVar("_Number", np.int64, np.float64)
 Lengths = NDArray[np.int64]

@@ -17,9 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeway.common.base.errors import FormatError, ShapeMismatch
-from ridgeway.common.base.native import native
-from ridgeway.common.encoding.tokenizer import Ids
-from ridgeway.common.encoding.word_sketch import WORD_BYTES, Spelling, WordSketch
+from ridgeway.common.base.machine import native
 from ridgeway.common.routing.token_table import (
     Lengths,
     TokenTable,
@@ -31,6 +29,8 @@ from ridgeway.common.routing.token_table import (
     sums_by_reading,
     sums_in_memory,
 )
+from ridgeway.common.text.tokenizer import Ids
+from ridgeway.common.text.word_sketch import WORD_BYTES, Spelling, WordSketch
 
 CALLS_BEFORE_FAST = 256
 """Adding up letters costs as much in as many calls as making the rows with which most letters need

@@ -9,19 +9,28 @@ from pathlib import Path
 from typing import Annotated
 
 from ridgeway.common.base.errors import InputError
-from ridgeway.common.cli.options import Json, Key, KeyFile, ReleaseFolder, option
-from ridgeway.common.cli.terminal import TextTable, command_group, show, step
-from ridgeway.common.experts.expert_choice import ExpertChooser
-from ridgeway.common.experts.experts_file import read_experts
+from ridgeway.common.cli.terminal import (
+    Json,
+    Key,
+    KeyFile,
+    ReleaseFolder,
+    TextTable,
+    command_group,
+    option,
+    show,
+    step,
+)
 from ridgeway.common.routing.decision import Decision
+from ridgeway.common.routing.expert_choice import ExpertChooser
+from ridgeway.common.routing.experts_file import read_experts
 from ridgeway.common.routing.quality import (
     DomainScore,
     QualityTable,
     quality_of,
+    read_scores,
     save_quality,
 )
 from ridgeway.common.routing.router import Router
-from ridgeway.common.routing.score_files import read_scores
 from ridgeway.coordinator.cli.solve_commands import signing_identity
 from ridgeway.coordinator.solving.publish import sign_quality
 

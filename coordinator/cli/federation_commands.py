@@ -12,14 +12,14 @@ import typer
 from pydantic import ValidationError
 
 from ridgeway.common.base.errors import InputError
-from ridgeway.common.base.schema import MODE_SENTENCES
+from ridgeway.common.base.records import MODE_SENTENCES
 from ridgeway.common.base.settings import (
     DEFAULT,
     DEFAULT_LISTEN,
     ENCODERS,
     PRIVATE_ENCODER,
 )
-from ridgeway.common.cli.options import (
+from ridgeway.common.cli.terminal import (
     AllowHost,
     Host,
     Json,
@@ -27,35 +27,32 @@ from ridgeway.common.cli.options import (
     ModeOption,
     Port,
     RequestRate,
+    TextTable,
     TlsCert,
     TlsKey,
     argument,
-    option,
-)
-from ridgeway.common.cli.terminal import (
-    TextTable,
     count,
+    option,
     show,
     size,
     stamped_steps,
     step,
     stop_on_signal,
 )
-from ridgeway.common.encoding.encoder_sources import absolute_source, find_encoder
 from ridgeway.common.privacy.public_prior import check_private_encoder
+from ridgeway.common.text.encoder_files import absolute_source, find_encoder
 from ridgeway.coordinator.deploy.authority import (
     certificate_ends,
     create_authority,
     renew_authority,
     renew_server_certificate,
 )
-from ridgeway.coordinator.deploy.backup import back_up
-from ridgeway.coordinator.deploy.backup import restore as make
-from ridgeway.coordinator.deploy.coordinator_folder import create_federation
+from ridgeway.coordinator.deploy.coordinator_folder import back_up, create_federation
+from ridgeway.coordinator.deploy.coordinator_folder import restore as make
 from ridgeway.coordinator.deploy.supervisor import announce, write_invite
 from ridgeway.coordinator.deploy.supervisor import up as keep_up
-from ridgeway.coordinator.page.federation_metrics import serve_metrics
-from ridgeway.coordinator.page.federation_view import FederationView
+from ridgeway.coordinator.federation_page import serve_metrics
+from ridgeway.coordinator.federation_view import FederationView
 from ridgeway.coordinator.round.federation import (
     COORDINATOR_TOML,
     PRIOR,
@@ -359,7 +356,7 @@ def page(
     The page is read-only. Any address but loopback needs --keys, as with `serve`.
     """
     from ridgeway.common.cli.page_server import serve_page
-    from ridgeway.coordinator.page.federation_page import federation_page
+    from ridgeway.coordinator.federation_page import federation_page
 
     view = FederationView(open_federation(folder.resolve()))
     parts = federation_page(view)

@@ -8,18 +8,17 @@ from pathlib import Path
 from typing import Annotated
 
 from ridgeway.common.base.errors import LinkDown
-from ridgeway.common.base.schema import MODE_SENTENCES
+from ridgeway.common.base.identity import check_public_line
+from ridgeway.common.base.records import MODE_SENTENCES
 from ridgeway.common.base.settings import check_domain_name
-from ridgeway.common.cli.options import Json, argument, option
-from ridgeway.common.cli.terminal import show, step
-from ridgeway.common.deploy.node_key import check_public_line
+from ridgeway.common.cli.terminal import Json, argument, option, show, step
 from ridgeway.common.protocol.invitation import AUTHORITY, Card, read_signed_json
 from ridgeway.coordinator.cli.federation_commands import (
     CoordinatorFolder,
     open_federation,
     tell_too_few,
 )
-from ridgeway.coordinator.deploy.superlink_client import SuperLinkClient
+from ridgeway.coordinator.deploy.superlink import SuperLinkClient
 from ridgeway.coordinator.deploy.supervisor import announce, register, write_invite
 from ridgeway.coordinator.round import membership
 from ridgeway.coordinator.round.federation import Federation

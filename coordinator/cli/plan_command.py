@@ -5,10 +5,9 @@ from __future__ import annotations
 from itertools import product
 from typing import Annotated
 
-from ridgeway.common.cli.options import Json, option
-from ridgeway.common.cli.terminal import TextTable, show
-from ridgeway.common.privacy.document_bound import PrivacyMode
-from ridgeway.common.privacy.privacy_settings import check_privacy
+from ridgeway.common.cli.terminal import Json, TextTable, option, show
+from ridgeway.common.privacy.accountant import check_privacy
+from ridgeway.common.privacy.noise import PrivacyMode
 from ridgeway.coordinator.accuracy_plan import (
     MAX_NOISE,
     SENTENCES_FIT,

@@ -8,18 +8,21 @@ from typing import Annotated
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.identity import Identity, create_identity, load_identity
 from ridgeway.common.base.settings import Confidence, preset
-from ridgeway.common.cli.options import (
+from ridgeway.common.cli.terminal import (
     Fallback,
     Json,
     KeyFile,
     argument,
+    command_group,
     option,
+    show,
     signing_key,
+    size,
+    step,
 )
-from ridgeway.common.cli.terminal import command_group, show, size, step
-from ridgeway.common.encoding.encoder_sources import find_by_fingerprint
 from ridgeway.common.routing.release import refuse_foreign
-from ridgeway.common.statistics.statistics_file import load_prepared
+from ridgeway.common.statistics import load_prepared
+from ridgeway.common.text.encoder_files import find_by_fingerprint
 from ridgeway.coordinator.cli.federation_commands import (
     backup,
     init,
@@ -38,9 +41,9 @@ from ridgeway.coordinator.cli.membership_commands import (
     retire,
     rollback,
 )
-from ridgeway.coordinator.cli.release_commands import releases
 from ridgeway.coordinator.cli.round_commands import (
     deliver,
+    releases,
     round_,
 )
 from ridgeway.coordinator.solving.publish import (
@@ -48,7 +51,7 @@ from ridgeway.coordinator.solving.publish import (
     draft,
     sign,
 )
-from ridgeway.coordinator.solving.total import must_agree
+from ridgeway.coordinator.solving.solve import must_agree
 
 app = command_group()
 

@@ -48,9 +48,9 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ridgeway.common.base.errors import FormatError
 from ridgeway.common.base.files import write_whole
-from ridgeway.common.base.schema import client_network
+from ridgeway.common.base.records import client_network
 from ridgeway.common.deploy.flower_patches import ALREADY_THERE
-from ridgeway.common.deploy.notice import (
+from ridgeway.common.protocol.invitation import (
     ANNOUNCED_ROSTER,
     BUNDLE_PATH,
     LEAVE_PATH,
@@ -58,8 +58,10 @@ from ridgeway.common.deploy.notice import (
     NOTICE,
     NOTICE_PATH,
     ROSTER_PATH,
+    Leaving,
+    Roster,
+    check_signed_json,
 )
-from ridgeway.common.protocol.invitation import Leaving, Roster, check_signed_json
 
 Scope = MutableMapping[str, Any]
 Event = MutableMapping[str, Any]

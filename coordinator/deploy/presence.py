@@ -12,7 +12,7 @@ from pathlib import Path
 from ridgeway.common.base.errors import LinkError
 from ridgeway.common.deploy.processes import Log
 from ridgeway.coordinator.deploy.fleet_proxy import SECOND_LOG_IN, key_name
-from ridgeway.coordinator.deploy.superlink_client import SuperLinkClient, pem_key
+from ridgeway.coordinator.deploy.superlink import SuperLinkClient, pem_key
 from ridgeway.coordinator.round.federation import Federation
 
 PRESENCE_INTERVAL_S = 5.0

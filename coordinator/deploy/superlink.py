@@ -7,29 +7,221 @@ Knows the folder they share:
     notice.json                    what the gate tells holders
     secret                         by which the SuperExec proves itself to the SuperLink
     state.db                       the SuperLink's memory: nodes, runs, messages
-    bundles.json bundles/          the bundles that it runs, see coordinator/deploy/kept_bundles.py
+    bundles.json bundles/          the bundles that it runs, see coordinator/deploy/coordinator_folder.py
     link.json                      where it listens and which bundles it runs, for other commands
     orders/                        the runs that a command asked for and that have not begun
     flwr-home/ logs/               what Flower keeps, what each process said
+
+What the operator's commands ask of a running SuperLink: who is registered, submit a run, how is
+it.
+
+The SuperLink is reached over loopback and must show a certificate of the folder's authority.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import hashlib
+import json
+import re
 import secrets
 import socket
+import ssl
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from ridgeway.common.base.errors import LinkError, ProcessError
+import httpx
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    PublicFormat,
+    load_pem_public_key,
+    load_ssh_public_key,
+)
+
+from ridgeway.common.base.errors import LinkDown, LinkError, ProcessError
 from ridgeway.common.base.files import canonical_json, write_whole
+from ridgeway.common.base.identity import check_public_line
 from ridgeway.common.deploy import approved_bundle, processes
 from ridgeway.common.deploy.bundle import forget_apps
-from ridgeway.common.deploy.flower_patches import SERVER_APP
+from ridgeway.common.deploy.flower_patches import SERVER_APP, control_messages
 from ridgeway.common.deploy.processes import Child, Log
-from ridgeway.coordinator.deploy.kept_bundles import kept_bundles
-from ridgeway.coordinator.deploy.superlink_client import SuperLinkClient
-from ridgeway.coordinator.round.federation import Federation
+from ridgeway.coordinator.deploy.coordinator_folder import kept_bundles
+from ridgeway.coordinator.round.federation import NODES, Federation
+
+CALL_TIMEOUT_S = 120.0
+MEDIA_TYPE = "application/protobuf"
+STATES = ("pending", "starting", "running", "finished")
+KEY_IN_USE = "[code: 23]"
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A registered SuperNode."""
+
+    node_id: int
+    online: bool
+    public_line: str
+    name: str
+
+
+class SuperLinkClient:
+    """The SuperLink of a folder, as seen from any process of the operator's machine."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @property
+    def port(self) -> int:
+        return int(self._facts()["internal_port"])
+
+    def _facts(self) -> dict[str, Any]:
+        """What coordinator/deploy/superlink.py noted when it started."""
+        try:
+            noted = json.loads((self.folder / "link.json").read_bytes())
+            return {"bundles": [], "internal_port": 0, **noted}
+        except (OSError, ValueError, TypeError):
+            raise LinkDown(
+                f"no SuperLink was started for {self.folder}; run `ridgeway"
+                " coordinator up` first"
+            ) from None
+
+    @functools.cached_property
+    def _http(self) -> httpx.Client:
+        """Connections are not kept: a SuperLink that stops would wait for an idle one to say
+        goodbye.
+        """
+        context = ssl.create_default_context(cafile=str(self.folder / "ca.crt"))
+        limits = httpx.Limits(max_keepalive_connections=0)
+        return httpx.Client(
+            verify=context, trust_env=False, timeout=CALL_TIMEOUT_S, limits=limits
+        )
+
+    def is_up(self) -> bool:
+        try:
+            url = f"https://127.0.0.1:{self.port}/health"
+            return self._http.get(url, timeout=3.0).status_code == 200
+        except (LinkError, OSError, httpx.HTTPError):
+            return False
+
+    def register(self, public_line: str, name: str) -> int:
+        """Let a SuperNode in whose key is not in yet, and return its id."""
+        key = pem_key(check_public_line(public_line))
+        try:
+            return int(self._call("RegisterNode", public_key=key, name=name).node_id)
+        except LinkError as error:
+            if KEY_IN_USE not in str(error):
+                raise
+            raise LinkError(
+                "this key was registered and removed before, which cannot be undone;"
+                " the holder must create a new key"
+            ) from error
+
+    def unregister(self, node_id: int) -> None:
+        """Shut a SuperNode out; its key cannot be registered again."""
+        self._call("UnregisterNode", node_id=node_id)
+
+    def nodes(self) -> list[Node]:
+        return [
+            Node(
+                node.node_id,
+                node.status == "online",
+                _public_line(node.public_key),
+                node.name,
+            )
+            for node in self._call("ListNodes").nodes_info
+            if node.status not in ("unregistered", "deleted")
+        ]
+
+    def note_nodes(self) -> None:
+        """Write down who is registered, for rounds."""
+        facts = {
+            str(node.node_id): {"public_line": node.public_line, "name": node.name}
+            for node in self.nodes()
+        }
+        write_whole(self.folder / NODES, canonical_json(facts), private=True)
+
+    def submit(self, bundle: bytes) -> int:
+        digest = hashlib.sha256(bundle).hexdigest()
+        if digest not in self._facts()["bundles"]:
+            raise LinkError(
+                "the running coordinator was started from different Ridgeway code;"
+                " restart `coordinator up`"
+            )
+        fab = {"hash_str": digest, "content": bundle}
+        return int(self._call("StartRun", fab=fab).run_id)
+
+    def has_finished(self, run_id: int) -> bool:
+        """Whether a run has come to its end, well or not."""
+        runs = self._call("ListRuns", run_id=run_id).run_dict
+        state = str(runs[run_id].status.status)
+        if state not in STATES:
+            raise LinkError(
+                f"the SuperLink reports the unknown state {state!r}; check that Flower"
+                " and Ridgeway are compatible"
+            )
+        return state == "finished"
+
+    def stop_run(self, run_id: int) -> None:
+        self._call("StopRun", run_id=run_id)
+
+    def stop_runs(self) -> None:
+        """Stop every run that has begun; holders would wait a minute for the rest of a message that
+        was cut off.
+        """
+        for number, run in self._call("ListRuns").run_dict.items():
+            if run.status.status in ("starting", "running"):
+                with contextlib.suppress(LinkError):  # it ends by itself just now
+                    self.stop_run(number)
+
+    def _call(self, method: str, **fields: object) -> Any:
+        """What the control API answers to a request; its failure is one clear error."""
+        request, response = control_messages(method)
+        path = re.sub("(?<!^)([A-Z])", r"-\1", method).lower()
+        headers = {"content-type": MEDIA_TYPE, "accept": MEDIA_TYPE}
+        url = f"https://127.0.0.1:{self.port}/v1/control/{path}"
+        content = request(**fields).SerializeToString()
+        try:
+            answer = self._http.post(url, content=content, headers=headers)
+        except httpx.TimeoutException:
+            raise LinkError(
+                f"the SuperLink did not answer {path} within {CALL_TIMEOUT_S:g} s; try"
+                " again"
+            ) from None
+        except (OSError, httpx.HTTPError):
+            raise LinkDown(
+                f"the SuperLink of {self.folder} does not answer; start the coordinator"
+                " and try again"
+            ) from None
+        if not answer.is_success:
+            raise LinkError(f"the SuperLink refused {path}: {_reason(answer)}")
+        return response.FromString(answer.content)
+
+
+def pem_key(public_line: str) -> bytes:
+    key = load_ssh_public_key(public_line.encode())
+    return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+
+
+def _public_line(key: bytes) -> str:
+    return (
+        load_pem_public_key(key)
+        .public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+        .decode()
+    )
+
+
+def _reason(answer: httpx.Response) -> str:
+    """Why a request was refused, with Flower's number for it where there is one."""
+    try:
+        said = answer.json()
+        return f"[code: {said['code']}] {said['detail']} {said.get('extra') or ''}".rstrip()
+    except (ValueError, KeyError, TypeError):
+        return f"{answer.status_code} {answer.text[:400]}"
+
 
 FOLDER_VARIABLE = "RIDGEWAY_COORDINATOR"
 """Names the folder to the ServerApp, which inherits it; a run's configuration is seen by holders

@@ -21,15 +21,17 @@ from ridgeway.common.base.errors import (
     RoundFailed,
 )
 from ridgeway.common.base.files import sha256, write_whole
-from ridgeway.common.base.schema import record_json
+from ridgeway.common.base.records import record_json
 from ridgeway.common.deploy.bundle import installed_sha256
-from ridgeway.common.deploy.notice import ANNOUNCED_ROSTER, NOTICE, Notice
 from ridgeway.common.deploy.processes import Log, is_held
 from ridgeway.common.protocol.invitation import (
+    ANNOUNCED_ROSTER,
     AUTHORITY,
     INVITE,
+    NOTICE,
     Invite,
     Leaving,
+    Notice,
     Roster,
     RosterMember,
     in_order,
@@ -40,19 +42,18 @@ from ridgeway.coordinator.deploy.authority import (
     check_certificates,
     ending_certificates,
 )
-from ridgeway.coordinator.deploy.fleet_proxy import LEAVING
-from ridgeway.coordinator.deploy.kept_bundles import (
+from ridgeway.coordinator.deploy.coordinator_folder import (
     bundle_content,
     chosen_bundle,
     keep_installed,
     kept_bundles,
 )
+from ridgeway.coordinator.deploy.fleet_proxy import LEAVING
 from ridgeway.coordinator.deploy.presence import PresenceLog
-from ridgeway.coordinator.deploy.superlink import run
-from ridgeway.coordinator.deploy.superlink_client import SuperLinkClient
+from ridgeway.coordinator.deploy.superlink import SuperLinkClient, run
+from ridgeway.coordinator.round.ask import RunOrder, give_order
 from ridgeway.coordinator.round.federation import PRIOR, Federation
 from ridgeway.coordinator.round.progress import OperatorNote, OtherBundle, Watch, follow
-from ridgeway.coordinator.round.run_order import RunOrder, give_order
 
 _SILENCE_S = 5.0
 """After no event for this long, the SuperLink is asked whether the run has ended."""

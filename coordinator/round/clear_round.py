@@ -3,15 +3,28 @@ private ones.
 
 They are checked, kept in the ledger, and added up from there. What was accepted is not asked for
 again, and sums of holders that are away still count.
+
+A whole exact round in one function, in the clear and under masks: start reading here.
+
+A real round does the same in messages (common/protocol/messages.py has their table), survives
+absent holders and crashes, and adds counts, calibration and the signed release. The laws of rounds
+compare it with this function.
 """
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Collection, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ridgeway.common.base.errors import Refused, RoundFailed
 from ridgeway.common.base.files import sha256
-from ridgeway.common.base.schema import record_json
+from ridgeway.common.base.identity import Identity
+from ridgeway.common.base.records import record_json
+from ridgeway.common.base.settings import Ridge
+from ridgeway.common.masking.reference_session import masked_sum
 from ridgeway.common.protocol.cohort import Cohort, Terms
 from ridgeway.common.protocol.messages import (
     ClearStatistics,
@@ -21,8 +34,8 @@ from ridgeway.common.protocol.messages import (
     Offer,
 )
 from ridgeway.common.protocol.packet import Blob, vector_of
-from ridgeway.common.statistics.sums import Statistics, check_bound
-from ridgeway.coordinator.round.ask import Channel
+from ridgeway.common.statistics import Statistics, check_bound
+from ridgeway.coordinator.round.ask import Channel, RoundWishes
 from ridgeway.coordinator.round.gathering import (
     Gathered,
     Gathering,
@@ -30,10 +43,8 @@ from ridgeway.coordinator.round.gathering import (
     RoundCounts,
 )
 from ridgeway.coordinator.round.ledger import Contribution, Ledger
-from ridgeway.coordinator.round.progress import StatisticsReceived
-from ridgeway.coordinator.round.remedies import ALREADY_COUNTED
-from ridgeway.coordinator.round.run_order import RoundWishes
-from ridgeway.coordinator.solving.total import Total, add_weighted
+from ridgeway.coordinator.round.progress import ALREADY_COUNTED, StatisticsReceived
+from ridgeway.coordinator.solving.solve import Total, add_weighted, solve
 
 
 class ClearGathering(Gathering):
@@ -234,3 +245,42 @@ def checked(terms: Terms, blob: Blob, share: int, members: int) -> Statistics:
             f"the sums have mass {sums.mass:_}; the cohort requires {share:_}",
         )
     return sums
+
+
+def reference_round(
+    cohort: Cohort,
+    sums: Mapping[str, Statistics],
+    scale: float,
+    ridge: Ridge,
+    identities: Mapping[str, Identity] | None = None,
+) -> NDArray[np.float64]:
+    """The weights of the router that these holders' sums give.
+
+    sums:       each holder's own, of its one domain, by its key.
+    scale:      what one unit of the encoder's integers stands for.
+    identities: the holders' keys, if sums travel under masks.
+    """
+    terms = cohort.terms
+    vectors = {}
+    for member in cohort.members:
+        # 1. A holder weights its sums to its share of its domain's mass (0: as they are) ...
+        share = cohort.shares[member.key]
+        weighted = sums[member.key].weighted(share) if share else sums[member.key]
+        # ... and puts them into the column of its domain.
+        column = cohort.domains.index(member.domain)
+        vectors[member.key] = terms.vector_of(
+            weighted.placed(column, len(cohort.domains))
+        )
+
+    # 2. The coordinator learns the sum: of plain vectors, or of masked ones, and then nothing else.
+    if identities is None:
+        total = np.stack(list(vectors.values())).sum(axis=0)
+    else:
+        members = [identities[key] for key in vectors]
+        in_order = list(vectors.values())
+        session = masked_sum(members, in_order, {}, lambda *_: secrets.token_bytes)
+        total = session.total
+
+    # 3. It solves W = (A + λI)⁻¹B.
+    added = terms.statistics_of(total, len(cohort.domains))
+    return solve(added, scale, ridge).weights

@@ -29,7 +29,7 @@ from ridgeway.common.base.identity import (
     owned_identity,
 )
 from ridgeway.common.base.journal import Clock, system_clock
-from ridgeway.common.base.schema import (
+from ridgeway.common.base.records import (
     Address,
     DomainName,
     Example,
@@ -37,6 +37,7 @@ from ridgeway.common.base.schema import (
     Mode,
     Record,
     SamplingNumbers,
+    read_settings,
 )
 from ridgeway.common.base.settings import (
     DEFAULT,
@@ -49,11 +50,8 @@ from ridgeway.common.base.settings import (
     SelectorName,
     Weighting,
 )
-from ridgeway.common.base.settings_file import read_settings
-from ridgeway.common.encoding.encoder_sources import find_encoder
-from ridgeway.common.encoding.table_encoder import TableEncoder, usual_sampling
-from ridgeway.common.privacy.document_bound import PrivacyMode
-from ridgeway.common.privacy.privacy_settings import Delta, Epsilon, Privacy
+from ridgeway.common.privacy.accountant import Delta, Epsilon, Privacy
+from ridgeway.common.privacy.noise import PrivacyMode
 from ridgeway.common.privacy.public_prior import (
     TOKENS_PER_TEXT,
     PublicPrior,
@@ -70,6 +68,8 @@ from ridgeway.common.routing.release import (
     load_release,
     release_id,
 )
+from ridgeway.common.text.encoder_files import find_encoder
+from ridgeway.common.text.table_encoder import TableEncoder, usual_sampling
 from ridgeway.coordinator.round.ledger import Ledger, LedgerRelease, Standing
 
 COORDINATOR_TOML = "coordinator.toml"

@@ -31,11 +31,10 @@ from ridgeway.common.routing.quality import (
     QualityTable,
     check_scores,
 )
-from ridgeway.coordinator.round.ask import Channel
+from ridgeway.coordinator.round.ask import Channel, RoundWishes
 from ridgeway.coordinator.round.ledger import Contribution, Standing, Totalled
 from ridgeway.coordinator.round.progress import CountsReceived
-from ridgeway.coordinator.round.run_order import RoundWishes
-from ridgeway.coordinator.solving.total import Total
+from ridgeway.coordinator.solving.solve import Total
 
 _Counts = NDArray[np.int64]
 Offers = dict[str, Offer]

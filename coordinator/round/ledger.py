@@ -26,7 +26,7 @@ from ridgeway.common.base.journal import Clock, Journal, JournalEntry, system_cl
 from ridgeway.common.protocol.cohort import Terms
 from ridgeway.common.protocol.invitation import Card, Leaving
 from ridgeway.common.protocol.messages import HeardOutputs, HeldRelease
-from ridgeway.common.statistics.sums import (
+from ridgeway.common.statistics import (
     Integers,
     Statistics,
     single_domain,

@@ -20,7 +20,7 @@ from ridgeway.common.base.errors import (
     StatisticsError,
 )
 from ridgeway.common.base.files import sha256
-from ridgeway.common.base.schema import record_json
+from ridgeway.common.base.records import record_json
 from ridgeway.common.masking.agreement import (
     SMALLEST_COHORT,
     check_advert,
@@ -29,8 +29,8 @@ from ridgeway.common.masking.agreement import (
 from ridgeway.common.protocol.cohort import Cohort, Terms
 from ridgeway.common.protocol.messages import MAX_COUNTS, SUM_NAMES, Evaluate, Offer
 from ridgeway.common.protocol.packet import Blob
-from ridgeway.common.statistics.sums import Statistics
-from ridgeway.coordinator.round.ask import Channel
+from ridgeway.common.statistics import Statistics
+from ridgeway.coordinator.round.ask import Channel, RoundWishes
 from ridgeway.coordinator.round.federation import Federation
 from ridgeway.coordinator.round.gathering import (
     Check,
@@ -47,13 +47,12 @@ from ridgeway.coordinator.round.gathering import (
 from ridgeway.coordinator.round.ledger import Contribution, KeptCounts, Totalled
 from ridgeway.coordinator.round.masked_session import Session
 from ridgeway.coordinator.round.progress import (
+    EPOCH_USED,
     CountsMissing,
     HoldersWaiting,
     TotalReused,
 )
-from ridgeway.coordinator.round.remedies import EPOCH_USED
-from ridgeway.coordinator.round.run_order import RoundWishes
-from ridgeway.coordinator.solving.total import Total, total_of
+from ridgeway.coordinator.solving.solve import Total, total_of
 
 
 def too_few_on_roster(federation: Federation) -> str | None:

@@ -24,10 +24,14 @@ from ridgeway.common.masking.agreement import (
     survivor_words,
     threshold_for,
 )
-from ridgeway.common.masking.keystream import Sealed
-from ridgeway.common.masking.neighbourhood import MAX_GONE
 from ridgeway.common.masking.opening import Opening, by_owner
-from ridgeway.common.masking.shares import SHARE_BYTES, pack_by_member, unpack_by_member
+from ridgeway.common.masking.shares import (
+    MAX_GONE,
+    SHARE_BYTES,
+    Sealed,
+    pack_by_member,
+    unpack_by_member,
+)
 from ridgeway.common.protocol import messages
 from ridgeway.common.protocol.cohort import Cohort
 from ridgeway.common.protocol.messages import (

@@ -14,8 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeway.common.base.errors import InputError
-from ridgeway.common.encoding.encoder_sources import find_by_fingerprint
-from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.protocol.cohort import Terms
 from ridgeway.common.routing.release import (
     PRIVACY,
@@ -26,6 +24,8 @@ from ridgeway.common.routing.release import (
 )
 from ridgeway.common.routing.router import Router, router_of
 from ridgeway.common.routing.sentence_table import without_domain
+from ridgeway.common.text.encoder_files import find_by_fingerprint
+from ridgeway.common.text.table_encoder import TableEncoder
 from ridgeway.coordinator.round.clear_round import add_contributions
 from ridgeway.coordinator.round.federation import Federation
 from ridgeway.coordinator.round.ledger import ROLLED_BACK, Contribution, LedgerRelease

@@ -24,8 +24,7 @@ from ridgeway.common.base.errors import (
     is_disk_full,
 )
 from ridgeway.common.base.settings import DEFAULT, Confidence, Ridge, Selector
-from ridgeway.common.encoding.table_encoder import TableEncoder
-from ridgeway.common.privacy.private_solve import solve_private
+from ridgeway.common.privacy.noisy_solve import solve_private
 from ridgeway.common.protocol.cohort import Terms
 from ridgeway.common.protocol.messages import (
     Announce,
@@ -49,8 +48,9 @@ from ridgeway.common.routing.release import (
 )
 from ridgeway.common.routing.sentence_table import margin_for
 from ridgeway.common.routing.token_table import normalised_columns
+from ridgeway.common.text.table_encoder import TableEncoder
 from ridgeway.coordinator.round import progress
-from ridgeway.coordinator.round.ask import Channel, Transport
+from ridgeway.coordinator.round.ask import Channel, RoundWishes, Transport
 from ridgeway.coordinator.round.clear_round import ClearGathering
 from ridgeway.coordinator.round.federation import Federation
 from ridgeway.coordinator.round.gathering import (
@@ -66,9 +66,7 @@ from ridgeway.coordinator.round.ledger import (
     Standing,
 )
 from ridgeway.coordinator.round.masked_round import MaskedGathering
-from ridgeway.coordinator.round.progress import Watch
-from ridgeway.coordinator.round.remedies import OTHER_RELEASE
-from ridgeway.coordinator.round.run_order import RoundWishes
+from ridgeway.coordinator.round.progress import OTHER_RELEASE, Watch
 from ridgeway.coordinator.solving.calibration import Fitted, fit, temperatures
 from ridgeway.coordinator.solving.private_release import (
     NoisyAccuracy,
@@ -77,10 +75,14 @@ from ridgeway.coordinator.solving.private_release import (
     noisy_accuracy,
     privacy_facts,
 )
-from ridgeway.coordinator.solving.publish import RouterChoices, compose, sign
-from ridgeway.coordinator.solving.release_comparison import DomainChange, worse
-from ridgeway.coordinator.solving.solve import Solution, solve_router
-from ridgeway.coordinator.solving.total import Total
+from ridgeway.coordinator.solving.publish import (
+    DomainChange,
+    RouterChoices,
+    compose,
+    sign,
+    worse,
+)
+from ridgeway.coordinator.solving.solve import Solution, Total, solve_router
 
 _POLL_S = 0.5
 GREETING_TIMEOUT_S = 60.0

@@ -13,14 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeway.common.base.settings import Confidence
-from ridgeway.common.encoding.table_encoder import TableEncoder
-from ridgeway.common.privacy.document_bound import UNIT
-from ridgeway.common.privacy.noisy_solve import MIN_DOCUMENTS
-from ridgeway.common.privacy.privacy_settings import Privacy
-from ridgeway.common.privacy.private_solve import noise_variance
+from ridgeway.common.privacy.accountant import Privacy
+from ridgeway.common.privacy.noise import UNIT
+from ridgeway.common.privacy.noisy_solve import MIN_DOCUMENTS, noise_variance
 from ridgeway.common.privacy.public_prior import PublicPrior
-from ridgeway.common.statistics.sums import Integers, Statistics
-from ridgeway.coordinator.solving.noisy_confidence import (
+from ridgeway.common.statistics import Integers, Statistics
+from ridgeway.common.text.table_encoder import TableEncoder
+from ridgeway.coordinator.solving.calibration import (
     HALF,
     TAIL,
     private_temperature,

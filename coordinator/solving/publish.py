@@ -1,4 +1,11 @@
-"""Statistics → total → weights → compiled table → signed release: the whole path."""
+"""Statistics → total → weights → compiled table → signed release: the whole path.
+
+Whether a new router does worse than the last release, by more than chance explains.
+
+Both have routed the same held-out documents, so only those matter on which they differ: if neither
+is better, each of these is as likely lost as won (McNemar's exact test, one-sided). Masks hide a
+false sum, but not what it does to a router.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +17,6 @@ from typing import Any
 from ridgeway.common.base.errors import EncoderMismatch
 from ridgeway.common.base.identity import Identity
 from ridgeway.common.base.settings import Confidence, Ridge, Selector, Weighting
-from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.routing.quality import QualityTable
 from ridgeway.common.routing.release import (
     CASCADE,
@@ -22,9 +28,9 @@ from ridgeway.common.routing.release import (
 )
 from ridgeway.common.routing.sentence_table import USUAL_MARGIN, compile_router
 from ridgeway.common.routing.token_table import RouterTable, normalised_columns
-from ridgeway.common.statistics.statistics_file import Prepared
-from ridgeway.coordinator.solving.solve import Solution, solve_router
-from ridgeway.coordinator.solving.total import Total, add_up
+from ridgeway.common.statistics import Prepared
+from ridgeway.common.text.table_encoder import TableEncoder
+from ridgeway.coordinator.solving.solve import Solution, Total, add_up, solve_router
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,3 +164,37 @@ def _facts(
         "evaluation": None,
         "parent": None,
     }
+
+
+SIGNIFICANCE = 1e-3
+"""How often, at most, a round in which no domain got worse is called worse in any: it is shared
+among the domains.
+"""
+LEAST_LOSS = 0.02
+"""A smaller share of a domain's documents is not called worse, however sure it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class DomainChange:
+    """lost, won: how many of a domain's documents only the last release, and only the new router,
+    routed rightly.
+    """
+
+    domain: str
+    lost: int
+    won: int
+    documents: int
+
+
+def worse(changes: Sequence[DomainChange]) -> list[DomainChange]:
+    """The domains that got worse."""
+    # the binomial distribution, without the second that scipy.stats takes to import
+    from scipy.special import bdtrc
+
+    return [
+        change
+        for change in changes
+        if change.lost - change.won >= max(1, LEAST_LOSS * change.documents)
+        and bdtrc(change.lost - 1, change.lost + change.won, 0.5)
+        < SIGNIFICANCE / len(changes)
+    ]

@@ -15,12 +15,12 @@ from ridgeway.client.deploy.holder_folder import settings_text as client_toml
 from ridgeway.client.round.holder import HolderSettings
 from ridgeway.client.round.policy import Policy
 from ridgeway.common.base.settings import DEFAULT
-from ridgeway.common.serve.serve_settings import write_template
 from ridgeway.coordinator.deploy.coordinator_folder import (
     settings_text as coordinator_toml,
 )
 from ridgeway.coordinator.round.federation import FederationSettings
-from ridgeway.coordinator.round.remedies import REMEDIES
+from ridgeway.coordinator.round.progress import REMEDIES
+from ridgeway.serving.app import write_template
 
 SETTINGS = """# Settings
 

@@ -14,11 +14,16 @@ from typing import Annotated
 
 import typer
 
-from ridgeway.common.base.devices import chosen
 from ridgeway.common.base.errors import InputError
+from ridgeway.common.base.machine import chosen
 from ridgeway.common.cli.terminal import TextTable, run, show, step
-from ridgeway.simulations.bench.measuring import ROW_HEADINGS, BenchOptions, Row
-from ridgeway.simulations.bench.provenance import MachineWatch, provenance
+from ridgeway.simulations.bench.measuring import (
+    ROW_HEADINGS,
+    BenchOptions,
+    MachineWatch,
+    Row,
+    provenance,
+)
 from ridgeway.simulations.experiments.report import ReportPart, ReportTable, write_part
 
 MINUTES = ("route", "sums", "prepare", "masking", "serving")

@@ -18,13 +18,13 @@ from tokenizers import Regex, Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Split
 
-from ridgeway.common.base.schema import Mode
+from ridgeway.common.base.records import Mode
 from ridgeway.common.deploy.processes import free_port
-from ridgeway.common.encoding.encoder_files import save_encoder
-from ridgeway.common.encoding.table_encoder import TableEncoder
-from ridgeway.common.encoding.tokenizer import plain_definition
+from ridgeway.common.text.encoder_files import save_encoder
+from ridgeway.common.text.table_encoder import TableEncoder
+from ridgeway.common.text.tokenizer import plain_definition
+from ridgeway.simulations.bench.bench_inputs import random_encoder
 from ridgeway.simulations.bench.measuring import BenchOptions, Row, printed, running
-from ridgeway.simulations.bench.random_corpus import random_encoder
 from ridgeway.simulations.corpora import write_texts
 
 _ALPHABETS = {"code": "0123456789., ", "law": "abcdefgh ", "medicine": "nopqrstuv ,"}

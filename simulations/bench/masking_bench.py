@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 
 from ridgeway.common.base.identity import Identity
 from ridgeway.common.masking.agreement import check_agreement, threshold_for
-from ridgeway.common.masking.keystream import ELEMENT_BYTES, Sealed
 from ridgeway.common.masking.member import open_envelope, seal, share
 from ridgeway.common.masking.opening import Opening
 from ridgeway.common.masking.reference_session import Step, Transcript, masked_sum
+from ridgeway.common.masking.shares import ELEMENT_BYTES, Sealed
 from ridgeway.simulations.bench.measuring import (
     BenchOptions,
     Row,

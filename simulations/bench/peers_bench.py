@@ -12,9 +12,11 @@ from collections.abc import Callable, Iterator
 from ridgeway.common.base.errors import InputError
 from ridgeway.simulations.bench.measuring import BenchOptions, Row
 from ridgeway.simulations.bench.peers.gateway_peers import gateway_rows
-from ridgeway.simulations.bench.peers.private_means import private_mean_rows
 from ridgeway.simulations.bench.peers.routing_peers import routing_rows
-from ridgeway.simulations.bench.peers.secure_sums import secure_sum_rows
+from ridgeway.simulations.bench.peers.sums_peers import (
+    private_mean_rows,
+    secure_sum_rows,
+)
 
 _PARTS: dict[str, Callable[[BenchOptions], Iterator[Row]]] = {
     "means": lambda options: private_mean_rows(options.work),

@@ -12,16 +12,16 @@ from statistics import median
 from typing import Final
 
 from ridgeway.client.sums.prepare import PrepareJob, prepare
+from ridgeway.common.base.machine import serial_tokenizers
 from ridgeway.common.base.operating_system import cores
 from ridgeway.common.base.settings import DEFAULT, Sampling, WordFeatures
-from ridgeway.common.base.threads import serial_tokenizers
-from ridgeway.common.encoding.table_encoder import (
+from ridgeway.common.text.table_encoder import (
     TableEncoder,
     of_tokens_alone,
     with_words,
 )
 from ridgeway.simulations.audit import text_batches
-from ridgeway.simulations.bench.bench_text import bench_text
+from ridgeway.simulations.bench.bench_inputs import bench_text
 from ridgeway.simulations.bench.measuring import (
     BenchOptions,
     Row,

@@ -16,14 +16,14 @@ from tokenizers import Tokenizer
 
 from ridgeway.client.sums.prepare import PrepareJob, prepare
 from ridgeway.common.base.identity import Identity
+from ridgeway.common.base.machine import serial_tokenizers
 from ridgeway.common.base.operating_system import cores
 from ridgeway.common.base.settings import DEFAULT, Confidence
-from ridgeway.common.base.threads import serial_tokenizers
-from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.routing.router import Router
+from ridgeway.common.text.table_encoder import TableEncoder
 from ridgeway.coordinator.solving.publish import RouterChoices, publish
 from ridgeway.simulations.audit import text_batches
-from ridgeway.simulations.bench.bench_text import BenchText, bench_text
+from ridgeway.simulations.bench.bench_inputs import BenchText, bench_text
 from ridgeway.simulations.bench.measuring import (
     BenchOptions,
     Row,

@@ -24,10 +24,10 @@ from tokenizers import Tokenizer
 
 from ridgeway.common.base.errors import ProcessError
 from ridgeway.common.deploy.processes import free_port
-from ridgeway.common.encoding.sentence_features import SENTENCE
-from ridgeway.common.encoding.table_encoder import WORDS
 from ridgeway.common.routing.router import Router
-from ridgeway.simulations.bench.bench_text import bench_text
+from ridgeway.common.text.sentence_encoder import SENTENCE
+from ridgeway.common.text.table_encoder import WORDS
+from ridgeway.simulations.bench.bench_inputs import bench_text
 from ridgeway.simulations.bench.measuring import (
     BenchOptions,
     Row,

@@ -21,15 +21,15 @@ from numpy.typing import NDArray
 
 from ridgeway.client.sums.accumulate import Accumulator, add_states
 from ridgeway.client.sums.prepare import Maker, makers
+from ridgeway.common.base.machine import one_blas_thread
 from ridgeway.common.base.operating_system import cores
 from ridgeway.common.base.settings import Sampling
-from ridgeway.common.base.threads import one_blas_thread
-from ridgeway.common.encoding.table_encoder import TableEncoder
-from ridgeway.common.encoding.tokenizer import Ids
-from ridgeway.common.encoding.windows import window_starts
-from ridgeway.common.statistics.sums import Integers, Statistics
+from ridgeway.common.statistics import Integers, Statistics
+from ridgeway.common.text.table_encoder import TableEncoder
+from ridgeway.common.text.tokenizer import Ids
+from ridgeway.common.text.windows import window_starts
+from ridgeway.simulations.bench.bench_inputs import Batch, draw, random_encoder
 from ridgeway.simulations.bench.measuring import BenchOptions, Row, once, spread_of
-from ridgeway.simulations.bench.random_corpus import Batch, draw, random_encoder
 
 _ROUNDS: Final = 3
 _DOMAINS: Final = 4

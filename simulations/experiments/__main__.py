@@ -16,16 +16,17 @@ from typing import Annotated, Any
 import typer
 
 from ridgeway import __version__
-from ridgeway.common.base.devices import chosen
 from ridgeway.common.base.errors import InputError, RidgewayError
 from ridgeway.common.base.files import write_whole
+from ridgeway.common.base.machine import chosen
 from ridgeway.common.cli.terminal import run, step
-from ridgeway.simulations.bench.provenance import MachineWatch, provenance
-from ridgeway.simulations.experiments.dataset import builtin_dataset, folder_dataset
-from ridgeway.simulations.experiments.plan import (
+from ridgeway.simulations.bench.measuring import MachineWatch, provenance
+from ridgeway.simulations.experiments.dataset import (
     SHORT_TEST_TEXTS,
     SHORT_TRAIN_TEXTS,
     ExperimentPlan,
+    builtin_dataset,
+    folder_dataset,
 )
 from ridgeway.simulations.experiments.report import (
     ReportPart,

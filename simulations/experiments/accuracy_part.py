@@ -8,10 +8,12 @@ from collections.abc import Mapping
 
 from ridgeway.common.base.errors import RoundFailed
 from ridgeway.common.routing.evaluation import Evaluation
-from ridgeway.simulations.experiments.dataset import Dataset, in_turn
-from ridgeway.simulations.experiments.plan import ExperimentPlan
+from ridgeway.simulations.experiments.dataset import Dataset, ExperimentPlan, in_turn
 from ridgeway.simulations.experiments.report import Cell, ReportPart, ReportTable
 from ridgeway.simulations.experiments.routers import (
+    CROSS_ENTROPY,
+    IR3DE,
+    NAIVE_BAYES,
     OURS,
     OURS_WITH_SENTENCES,
     PASSES,
@@ -26,11 +28,6 @@ from ridgeway.simulations.experiments.sentence_routers import (
     KNN_ON_USE,
     LOGISTIC_ON_USE,
     MODEM,
-)
-from ridgeway.simulations.experiments.token_routers import (
-    CROSS_ENTROPY,
-    IR3DE,
-    NAIVE_BAYES,
 )
 
 METHODS = {

@@ -1,16 +1,22 @@
-"""A dataset: domains with texts to learn from and texts to be tested on."""
+"""A dataset: domains with texts to learn from and texts to be tested on.
+
+What every part of the experiments is given.
+"""
 
 from __future__ import annotations
 
 import json
 import random
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from itertools import islice, zip_longest
 from pathlib import Path
+from typing import Any, TypeVar
 
 from ridgeway.client.sums.corpus import is_held_out
 from ridgeway.common.base.files import IMPORT_ROOT, sha256
+from ridgeway.common.text.encoder_files import find_encoder
+from ridgeway.common.text.table_encoder import TableEncoder
 from ridgeway.simulations.corpora import Corpus, builtin, read_corpora
 
 DATA_FOLDER = IMPORT_ROOT.parent / "shared" / "data"
@@ -114,3 +120,53 @@ def _dataset(name: str, source: str, folder: Path | None) -> Dataset:
     train = {corpus.name: corpus.train for corpus in corpora}
     test = {corpus.name: corpus.test for corpus in corpora}
     return Dataset(name, source, train, test)
+
+
+SHORT_TRAIN_TEXTS = 300
+SHORT_TEST_TEXTS = 30
+"""Of a domain in a short run: sentence encoders have no time for more."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class ExperimentPlan:
+    """
+    datasets: at least one.
+    work:     a folder for federations and other scratch.
+    full:     everything, for hours or a GPU; otherwise what two cores do in minutes.
+    device:   auto, cpu, cuda or cuda:N.
+    learnt:   what parts have learnt so far in this process, which they share.
+    """
+
+    datasets: tuple[Dataset, ...]
+    work: Path
+    encoder: str = "smollm2"
+    full: bool = False
+    device: str = "auto"
+    seed: int = 1
+    learnt: dict[tuple[str, ...], Any] = field(default_factory=dict)
+
+    def once(self, dataset: Dataset, name: str, make: Callable[[], T]) -> T:
+        """What was made of a dataset under this name, made at the first call."""
+        key = (dataset.digest, name)
+        if key not in self.learnt:
+            self.learnt[key] = make()
+        found: T = self.learnt[key]
+        return found
+
+    def short(self, count: int) -> int | None:
+        """A limit that holds in a short run only."""
+        return None if self.full else count
+
+    def table_encoder(self) -> TableEncoder:
+        return find_encoder(self.encoder)
+
+    def key(self) -> dict[str, Any]:
+        """What decides results, apart from code."""
+        return {
+            "datasets": {dataset.name: dataset.digest for dataset in self.datasets},
+            "encoder": self.encoder,
+            "full": self.full,
+            "seed": self.seed,
+        }

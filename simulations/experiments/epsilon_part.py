@@ -8,7 +8,7 @@ from statistics import NormalDist
 from ridgeway.common.base.settings import DEFAULT_DELTA
 from ridgeway.common.privacy.accountant import epsilon_of, rho_for
 from ridgeway.simulations.attacks import auc_allowed, auc_of_noise
-from ridgeway.simulations.experiments.plan import ExperimentPlan
+from ridgeway.simulations.experiments.dataset import ExperimentPlan
 from ridgeway.simulations.experiments.report import Cell, ReportPart, ReportTable
 
 _EPSILONS = (0.3, 1.0, 3.0, 8.0)

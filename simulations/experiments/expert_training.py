@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from ridgeway.common.base.errors import EncoderError, first_line
 from ridgeway.common.cli.terminal import step
-from ridgeway.common.encoding.encoder_sources import find_encoder, smollm2_file
-from ridgeway.common.encoding.model_files import imported, quiet
-from ridgeway.common.encoding.tokenizer import (
+from ridgeway.common.text.encoder_files import find_encoder, smollm2_file
+from ridgeway.common.text.model_files import imported, quiet
+from ridgeway.common.text.tokenizer import (
     Ids,
     Tokenizer,
     plain_definition,

@@ -11,11 +11,12 @@ from statistics import fmean
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeway.common.encoding.tokenizer import Tokenizer, shared_tokenizer
 from ridgeway.common.routing.quality import DomainScore, quality_of
+from ridgeway.common.text.tokenizer import Tokenizer, shared_tokenizer
 from ridgeway.simulations.experiments import accuracy_part
 from ridgeway.simulations.experiments.dataset import (
     Dataset,
+    ExperimentPlan,
     Texts,
     sampled_texts,
     split,
@@ -28,7 +29,6 @@ from ridgeway.simulations.experiments.expert_training import (
     definition_of,
     train_experts,
 )
-from ridgeway.simulations.experiments.plan import ExperimentPlan
 from ridgeway.simulations.experiments.report import Cell, ReportPart, ReportTable
 from ridgeway.simulations.experiments.routers import (
     Places,
@@ -39,7 +39,7 @@ from ridgeway.simulations.experiments.routers import (
     our_router,
     routed,
 )
-from ridgeway.simulations.experiments.scored_choosers import (
+from ridgeway.simulations.experiments.scores_part import (
     certain,
     expected_by_others,
     of_best_quality,

@@ -24,30 +24,29 @@ from ridgeway.client.sums.corpus import is_held_out
 from ridgeway.common.base.errors import CorpusError
 from ridgeway.common.base.operating_system import cores
 from ridgeway.common.base.settings import DEFAULT, Selector
-from ridgeway.common.encoding.encoder_sources import find_encoder
-from ridgeway.common.encoding.sentence_features import SENTENCE
-from ridgeway.common.encoding.table_encoder import TableEncoder
-from ridgeway.common.privacy.document_bound import (
+from ridgeway.common.privacy.accountant import Privacy
+from ridgeway.common.privacy.document_vectors import document_vectors
+from ridgeway.common.privacy.noise import (
     DocumentSums,
     PrivacyMode,
     bounded_sums,
 )
-from ridgeway.common.privacy.document_vectors import document_vectors
-from ridgeway.common.privacy.privacy_settings import Privacy
-from ridgeway.common.privacy.private_solve import solve_private
+from ridgeway.common.privacy.noisy_solve import solve_private
 from ridgeway.common.privacy.public_prior import PublicPrior, built_in_prior
 from ridgeway.common.routing.sentence_table import compile_router, margin_for
-from ridgeway.common.statistics.sums import Integers, Statistics
+from ridgeway.common.statistics import Integers, Statistics
+from ridgeway.common.text.encoder_files import find_encoder
+from ridgeway.common.text.sentence_encoder import SENTENCE
+from ridgeway.common.text.table_encoder import TableEncoder
 from ridgeway.simulations.audit import audit_halves, canaries, halves, plant
-from ridgeway.simulations.experiments.dataset import Dataset
-from ridgeway.simulations.experiments.plan import ExperimentPlan
+from ridgeway.simulations.experiments.dataset import Dataset, ExperimentPlan
 from ridgeway.simulations.experiments.report import Cell, ReportPart, ReportTable
 from ridgeway.simulations.experiments.routers import (
     OURS_WITH_SENTENCES,
     evaluation,
     learnt,
+    table_route,
 )
-from ridgeway.simulations.experiments.token_routers import table_route
 
 _MODES: tuple[PrivacyMode, ...] = ("columns", "full")
 EPSILONS = (1.0, 8.0)

@@ -20,8 +20,11 @@ from numpy.typing import NDArray
 
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.cli.terminal import run, step
-from ridgeway.simulations.bench.measuring import measured_apart
-from ridgeway.simulations.bench.provenance import MachineWatch, provenance
+from ridgeway.simulations.bench.measuring import (
+    MachineWatch,
+    measured_apart,
+    provenance,
+)
 from ridgeway.simulations.experiments.report import (
     ReportPart,
     ReportTable,

@@ -30,28 +30,32 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from ridgeway.client.round.holder import Holder
 from ridgeway.client.sums.prepare import PrepareJob, prepare
 from ridgeway.common.base.identity import Identity
+from ridgeway.common.base.machine import one_blas_thread
 from ridgeway.common.base.operating_system import cores
-from ridgeway.common.base.schema import Mode
+from ridgeway.common.base.records import Mode
 from ridgeway.common.base.settings import DEFAULT, Ridge, Sampling
-from ridgeway.common.base.threads import one_blas_thread
-from ridgeway.common.encoding.encoder_sources import find_encoder
-from ridgeway.common.encoding.sentence_features import SENTENCE
-from ridgeway.common.encoding.table_encoder import WORDS
 from ridgeway.common.protocol.messages import SealedSums
 from ridgeway.common.protocol.packet import Packet, seal_packet
 from ridgeway.common.routing.router import Router
-from ridgeway.common.statistics.sums import vector_size
+from ridgeway.common.statistics import vector_size
+from ridgeway.common.text.encoder_files import find_encoder
+from ridgeway.common.text.sentence_encoder import SENTENCE
+from ridgeway.common.text.table_encoder import WORDS
 from ridgeway.coordinator.round.progress import Event, ReleaseDelivered
 from ridgeway.coordinator.solving.publish import draft, sign
 from ridgeway.coordinator.solving.solve import solve
-from ridgeway.simulations.bench.bench_text import BenchText, bench_text
+from ridgeway.simulations.bench.bench_inputs import (
+    BenchText,
+    bench_text,
+    draw,
+    random_encoder,
+)
 from ridgeway.simulations.bench.measuring import (
     BenchOptions,
     peak_gb,
     resident_bytes,
     seconds_in_turns,
 )
-from ridgeway.simulations.bench.random_corpus import draw, random_encoder
 from ridgeway.simulations.bench.route_bench import DEFAULT_CHOICES, make_release
 from ridgeway.simulations.bench.serving_bench import (
     ROUTE,
@@ -62,8 +66,8 @@ from ridgeway.simulations.bench.serving_bench import (
 )
 from ridgeway.simulations.corpora import Corpus, write
 from ridgeway.simulations.experiments.dataset import builtin_dataset, in_turn
-from ridgeway.simulations.experiments.token_routers import summed, summed_texts
-from ridgeway.simulations.shared_work import forget_shared_work
+from ridgeway.simulations.experiments.routers import summed, summed_texts
+from ridgeway.simulations.local_grid import forget_shared_work
 from ridgeway.simulations.simulate import FederationSettled, simulate
 
 Figures = dict[str, float | None]

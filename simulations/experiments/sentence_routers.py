@@ -21,15 +21,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeway.common.base.devices import chosen
 from ridgeway.common.base.errors import DeviceError, EncoderError
-from ridgeway.common.base.jsonl import storable
-from ridgeway.common.encoding.encoder_sources import find_encoder
-from ridgeway.common.encoding.model_files import file_of_wheel, imported, model_files
-from ridgeway.common.encoding.sentence_features import SENTENCE
-from ridgeway.common.encoding.table_encoder import TableEncoder
-from ridgeway.simulations.experiments.dataset import Dataset, Split, split
-from ridgeway.simulations.experiments.plan import ExperimentPlan
+from ridgeway.common.base.files import storable
+from ridgeway.common.base.machine import chosen
+from ridgeway.common.text.encoder_files import find_encoder
+from ridgeway.common.text.model_files import file_of_wheel, imported, model_files
+from ridgeway.common.text.sentence_encoder import SENTENCE
+from ridgeway.common.text.table_encoder import TableEncoder
+from ridgeway.simulations.experiments.dataset import (
+    Dataset,
+    ExperimentPlan,
+    Split,
+    split,
+)
 from ridgeway.simulations.experiments.routers import (
     Embed,
     Places,

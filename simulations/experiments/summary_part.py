@@ -5,24 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 from statistics import mean
 
-from ridgeway.common.encoding.encoder_sources import find_encoder
-from ridgeway.common.encoding.sentence_features import SENTENCE
-from ridgeway.common.privacy.document_bound import PrivacyMode
+from ridgeway.common.privacy.noise import PrivacyMode
 from ridgeway.common.privacy.public_prior import built_in_prior
-from ridgeway.simulations.experiments.dataset import Dataset
-from ridgeway.simulations.experiments.plan import ExperimentPlan
+from ridgeway.common.text.encoder_files import find_encoder
+from ridgeway.common.text.sentence_encoder import SENTENCE
+from ridgeway.simulations.experiments.dataset import Dataset, ExperimentPlan
 from ridgeway.simulations.experiments.privacy_part import (
     PrivateGround,
     accuracy,
 )
 from ridgeway.simulations.experiments.report import Cell, ReportPart, ReportTable
 from ridgeway.simulations.experiments.routers import (
+    IR3DE,
     OURS,
     OURS_WITH_SENTENCES,
     evaluation,
     learnt,
 )
-from ridgeway.simulations.experiments.token_routers import IR3DE
 
 _EXACT = {
     "ir3de": ("the published method, k chosen on held-out text", IR3DE),

@@ -21,8 +21,8 @@ import pytest
 from ridgeway.__main__ import main
 from ridgeway.client.evidence import HolderRecord, SentItem
 from ridgeway.client.round.answers import answer
+from ridgeway.client.round.epochs import OPENED, SIGNED
 from ridgeway.client.round.holder import release_folder
-from ridgeway.client.round.totals import OPENED, SIGNED
 from ridgeway.common.base.errors import RoundFailed
 from ridgeway.common.base.journal import Journal
 from ridgeway.common.protocol.messages import Hello

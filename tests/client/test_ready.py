@@ -19,18 +19,17 @@ from ridgeway.client.ready import (
     prepare_job,
     sum_corpus_part,
 )
-from ridgeway.client.round.epochs import DIGESTS, Epoch
+from ridgeway.client.round.epochs import DIGESTS, Epoch, SignedTotal
 from ridgeway.client.round.holder import PRIOR, Holder
 from ridgeway.client.round.spending import overlap
-from ridgeway.client.round.totals import SignedTotal
 from ridgeway.client.sums import corpus
 from ridgeway.client.sums.prepare import PrepareOutcome, prepare
+from ridgeway.common import statistics
 from ridgeway.common.base.errors import BoundExceeded, BrokenIdentity, InputError
 from ridgeway.common.base.journal import Journal
-from ridgeway.common.privacy import document_bound
+from ridgeway.common.privacy import noise
 from ridgeway.common.protocol.cohort import Terms
-from ridgeway.common.statistics import sums
-from ridgeway.common.statistics.statistics_file import Prepared, to_bytes
+from ridgeway.common.statistics import Prepared, to_bytes
 from tests.support.corpora_on_disk import write_jsonl
 from tests.support.simulated_federation import Parties, found, found_private, own_texts
 
@@ -251,7 +250,9 @@ def test_sums_that_could_overflow_in_a_total_open_nothing(
     parties = found(tmp_path / "parties", mode="masked", weighting="tokens")
     parties.settle("law", "law", texts(FEW))
     monkeypatch.setattr(
-        sums, "SUM_BOUND", sums_of(parties).statistics.mass * sums.MAX_SQUARE + 1
+        statistics,
+        "SUM_BOUND",
+        sums_of(parties).statistics.mass * statistics.MAX_SQUARE + 1,
     )
     with pytest.raises(BoundExceeded, match="could overflow 64 bits"):
         opened(parties)
@@ -301,9 +302,9 @@ def test_a_corpus_too_large_for_a_total_of_all_members_opens_nothing(
     """Though its own sums fit."""
     private.settle("code", "code", own_texts("code", "code", FEW))
     private.pin_all()
-    room = document_bound.EXACT_BOUND // document_bound.max_documents("columns")
-    monkeypatch.setattr(document_bound, "EXACT_BOUND", (FEW + 1) * room)
-    assert document_bound.max_documents("columns") >= FEW
+    room = noise.EXACT_BOUND // noise.max_documents("columns")
+    monkeypatch.setattr(noise, "EXACT_BOUND", (FEW + 1) * room)
+    assert noise.max_documents("columns") >= FEW
     with pytest.raises(
         BoundExceeded, match="in a private round of 2 holders, each may sum 10"
     ):

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from ridgeway.__main__ import main
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.settings import DEFAULT
-from ridgeway.common.encoding.table_encoder import TableEncoder
-from ridgeway.common.privacy.document_bound import PrivacyMode
+from ridgeway.common.privacy.noise import PrivacyMode
 from ridgeway.common.privacy.public_prior import built_in_prior
+from ridgeway.common.text.table_encoder import TableEncoder
 from ridgeway.coordinator.accuracy_plan import (
     FIT_ERROR,
     SENTENCES_FIT,
@@ -23,7 +23,7 @@ from ridgeway.coordinator.accuracy_plan import (
     Forecast,
     forecast,
 )
-from ridgeway.coordinator.solving.noisy_confidence import rightly_chosen
+from ridgeway.coordinator.solving.calibration import rightly_chosen
 from ridgeway.simulations.experiments.dataset import Dataset, folder_dataset, split
 from ridgeway.simulations.experiments.privacy_part import PrivateGround, accuracy
 

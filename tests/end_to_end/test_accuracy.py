@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from ridgeway.common.base.settings import WordFeatures, preset
-from ridgeway.common.encoding.encoder_files import save_encoder
-from ridgeway.common.encoding.table_encoder import TableEncoder, with_words
 from ridgeway.common.routing.router import Router
+from ridgeway.common.text.encoder_files import save_encoder
+from ridgeway.common.text.table_encoder import TableEncoder, with_words
 from ridgeway.simulations.experiments.dataset import folder_dataset
 from ridgeway.simulations.simulate import simulate
 from tests.support.chats import PHRASES, dialogues, rates

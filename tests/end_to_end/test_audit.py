@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from ridgeway.common.base.settings import WordFeatures
-from ridgeway.common.encoding.encoder_files import save_encoder
-from ridgeway.common.encoding.table_encoder import with_words
+from ridgeway.common.text.encoder_files import save_encoder
+from ridgeway.common.text.table_encoder import with_words
 from ridgeway.simulations.audit import AuditedHolder, attack_cohort, read_summed
 from tests.support.commands import Finished, Workshop, command_line, listing, workshop
 from tests.support.corpora_on_disk import ALPHABETS, job, sentences, write_jsonl

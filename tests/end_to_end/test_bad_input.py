@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from ridgeway.common.encoding.encoder_files import save_encoder
 from ridgeway.common.routing.release import load_release
-from ridgeway.common.statistics.statistics_file import load_prepared
+from ridgeway.common.statistics import load_prepared
+from ridgeway.common.text.encoder_files import save_encoder
 from tests.support.commands import Finished, Workshop, listing
 from tests.support.corpora_on_disk import sentences, write_jsonl
 from tests.support.tiny import tiny_encoder

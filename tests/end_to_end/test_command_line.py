@@ -13,7 +13,7 @@ import pytest
 
 from ridgeway.__main__ import COMMANDS
 from ridgeway.common.routing.release import load_release
-from ridgeway.common.statistics.statistics_file import load_prepared
+from ridgeway.common.statistics import load_prepared
 from tests.support.commands import RIDGEWAY, WIDTH, Workshop
 from tests.support.corpora_on_disk import ALPHABETS, sentences, write_jsonl
 from tests.support.waiting import MAX_WAIT_S
@@ -392,7 +392,7 @@ def test_every_command_explains_itself(shop: Workshop, command: str) -> None:
 def test_the_version_is_printed(shop: Workshop) -> None:
     """For a report of a fault."""
     from ridgeway import __version__
-    from ridgeway.common.base.native import why_not
+    from ridgeway.common.base.machine import why_not
 
     native = f"no ({why_not})" if why_not else "yes"
     assert (

@@ -30,8 +30,7 @@ from ridgeway.common.deploy.bundle import (
     source_files,
 )
 from ridgeway.common.masking.agreement import threshold_for
-from ridgeway.coordinator.deploy.superlink import FOLDER_VARIABLE
-from ridgeway.coordinator.deploy.superlink_client import SuperLinkClient
+from ridgeway.coordinator.deploy.superlink import FOLDER_VARIABLE, SuperLinkClient
 from tests.support.commands import Finished
 from tests.support.deployment import (
     DEPLOYED,

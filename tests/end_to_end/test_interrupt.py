@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from ridgeway.client.sums.prepare import PART_INTERVAL_S
-from ridgeway.common.encoding.encoder_files import save_encoder
+from ridgeway.common.text.encoder_files import save_encoder
 from tests.support.commands import Finished, Workshop
 from tests.support.tiny import tiny_encoder
 from tests.support.waiting import MAX_WAIT_S, wait_for

@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, expect
 
-from ridgeway.client.page.holder_view import holder_page
+from ridgeway.client.holder_view import holder_page
 from ridgeway.common.base.journal import Journal
-from ridgeway.common.http.access_rules import make_rules
-from ridgeway.common.http.api_keys import add_key
-from ridgeway.common.http.page_app import create_page_app
-from ridgeway.coordinator.page.federation_page import federation_page
-from ridgeway.coordinator.page.federation_view import FederationView
+from ridgeway.common.web.access_rules import make_rules
+from ridgeway.common.web.api_keys import add_key
+from ridgeway.common.web.site import create_page_app
+from ridgeway.coordinator.federation_page import federation_page
+from ridgeway.coordinator.federation_view import FederationView
+from ridgeway.coordinator.round.ask import RoundWishes
 from ridgeway.coordinator.round.round import run_round
-from ridgeway.coordinator.round.run_order import RoundWishes
 from tests.support.browser import Visit, visit
 from tests.support.in_process import running
 from tests.support.pages import must_be_for_everybody

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ridgeway.common.encoding.encoder_files import save_encoder
+from ridgeway.common.text.encoder_files import save_encoder
 from tests.support.commands import Workshop
 from tests.support.corpora_on_disk import (
     ALPHABETS,

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, expect
 
-from ridgeway.common.http.api_keys import add_key
+from ridgeway.common.web.api_keys import add_key
 from tests.support.browser import visit
 from tests.support.commands import Workshop
 from tests.support.serving import Serving, write_experts

@@ -24,13 +24,13 @@ import pytest
 from playwright.sync_api import Browser, Page, Route, expect
 
 from ridgeway.common.base.settings import Confidence
-from ridgeway.common.experts.experts_file import ExpertsFile
 from ridgeway.common.routing.evaluation import CONFIDENCE_EDGES
+from ridgeway.common.routing.experts_file import ExpertsFile
 from ridgeway.common.routing.release import save_release
-from ridgeway.common.serve.gateway.gateway import Gateway
-from ridgeway.common.serve.http_app import create_app
-from ridgeway.common.serve.routing.current_release import ReleaseSource
-from ridgeway.common.serve.routing.routing_service import RoutingService
+from ridgeway.serving.app import create_app
+from ridgeway.serving.current_release import ReleaseSource
+from ridgeway.serving.gateway import Gateway
+from ridgeway.serving.routing_service import RoutingService
 from tests.support.browser import Visit, violations, visit
 from tests.support.fake_expert import Expert, step_by_step, well
 from tests.support.in_process import running

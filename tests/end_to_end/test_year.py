@@ -14,8 +14,7 @@ from collections.abc import Iterator
 import pytest
 
 from ridgeway.common.deploy.bundle import installed_sha256
-from ridgeway.common.privacy.accountant import epsilon_of
-from ridgeway.common.privacy.privacy_settings import Privacy
+from ridgeway.common.privacy.accountant import Privacy, epsilon_of
 from ridgeway.common.routing.release import load_release
 from tests.support.commands import Finished
 from tests.support.deployment import DEPLOYED, SECRET, holding

@@ -28,12 +28,12 @@ from ridgeway.client.sums.accumulate import (
     means_by_numpy,
 )
 from ridgeway.common.base.errors import BoundExceeded
-from ridgeway.common.base.native import native
+from ridgeway.common.base.machine import native
 from ridgeway.common.base.settings import FEATURE_LIMIT, Sampling, WordFeatures
-from ridgeway.common.encoding.tokenizer import Ids, first_tokens
-from ridgeway.common.encoding.windows import layers, window_starts
-from ridgeway.common.encoding.word_sketch import Spelling, WordSketch
-from ridgeway.common.statistics.sums import MAX_SQUARE, SUM_BOUND, Integers
+from ridgeway.common.statistics import MAX_SQUARE, SUM_BOUND, Integers
+from ridgeway.common.text.tokenizer import Ids, first_tokens
+from ridgeway.common.text.windows import layers, window_starts
+from ridgeway.common.text.word_sketch import Spelling, WordSketch
 from tests.support.native import needs_native, without_native
 
 Table = NDArray[np.int16]

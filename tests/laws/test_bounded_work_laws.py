@@ -7,15 +7,15 @@ import contextlib
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ridgeway.common.http.http_errors import RefusedRequest
-from ridgeway.common.http.request_context import HeldBytes, Holding
 from ridgeway.common.routing.conversation import Turn
-from ridgeway.common.routing.exchange import (
+from ridgeway.common.routing.conversations import (
     MAX_EARLIER_CHARACTERS,
     MAX_ROUTED_CHARACTERS,
     cut,
     cut_turns,
 )
+from ridgeway.common.web.http_errors import RefusedRequest
+from ridgeway.common.web.request_context import HeldBytes, Holding
 
 
 @given(text=st.text(max_size=60), most=st.integers(4, 40))

@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from ridgeway.common.serve.gateway.expert_link import (
+from ridgeway.serving.expert_link import (
     MAX_FAILURES,
     PAUSE_S,
     CircuitBreaker,

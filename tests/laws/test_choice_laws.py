@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ridgeway.common.experts.expert_choice import ExpertChoice, ExpertChooser
-from ridgeway.common.experts.experts_file import Expert, Experts
 from ridgeway.common.routing.decision import Decision
+from ridgeway.common.routing.expert_choice import ExpertChoice, ExpertChooser
+from ridgeway.common.routing.experts_file import Expert, Experts
 from ridgeway.common.routing.quality import SCORE_UNIT, QualityTable
 
 NAMES = ("art", "code", "law", "physics")

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ridgeway.common.base.settings import Confidence, Selector, SelectorName
-from ridgeway.common.encoding.tokenizer import Tokenizer
 from ridgeway.common.routing.conversation import (
     FULL_WEIGHT_TOKENS,
     MAX_TURNS,
@@ -22,6 +21,7 @@ from ridgeway.common.routing.conversation import (
 )
 from ridgeway.common.routing.router import Router
 from ridgeway.common.routing.token_table import TokenTable
+from ridgeway.common.text.tokenizer import Tokenizer
 from tests.support.tiny import LETTERS, tiny_definition
 
 TOKENIZER = Tokenizer(tiny_definition())

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ridgeway.common.serve.gateway.failures import (
+from ridgeway.serving.expert_link import (
     BROKEN_OFF,
     FAILED,
     GARBAGE,
     SILENT,
     FailureKind,
 )
-from ridgeway.common.serve.gateway.sse import MAX_EVENT_BYTES, BadStream, EventStream
+from ridgeway.serving.sse import MAX_EVENT_BYTES, BadStream, EventStream
 
 LINES = [
     "data: {}",

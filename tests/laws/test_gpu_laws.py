@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from ridgeway.client.sums import gpu_gram, gpu_sums
 from ridgeway.client.sums.accumulate import (
     Accumulator,
     ExactGram,
@@ -22,28 +23,28 @@ from ridgeway.client.sums.accumulate import (
     accumulators,
     gram_of_counts,
 )
-from ridgeway.client.sums.gpu import block_gram, gpu_sums, torch_operations
-from ridgeway.client.sums.gpu.block_gram import BlockGram, combined
-from ridgeway.client.sums.gpu.digit_planes import (
+from ridgeway.client.sums.gpu_gram import (
     COLUMNS,
     ROWS,
+    BlockGram,
+    combined,
     split,
     write_samples,
 )
-from ridgeway.client.sums.gpu.gpu_sums import (
+from ridgeway.client.sums.gpu_sums import (
     GpuTable,
     gpu_accumulators,
     weighted_gram,
 )
-from ridgeway.common.base.devices import gpus
 from ridgeway.common.base.errors import BoundExceeded, DeviceError
+from ridgeway.common.base.machine import gpus
 from ridgeway.common.base.settings import (
     FEATURE_LIMIT,
     Sampling,
     WordFeatures,
 )
-from ridgeway.common.encoding.word_sketch import Spelling, WordSketch
-from ridgeway.common.statistics.sums import Integers
+from ridgeway.common.statistics import Integers
+from ridgeway.common.text.word_sketch import Spelling, WordSketch
 from tests.support.seeds import few_examples
 
 needs_gpu = pytest.mark.skipif(not gpus(), reason="no CUDA device here")
@@ -181,8 +182,8 @@ def test_small_blocks_and_small_slots_change_nothing(
     table, sampling = tables(11, 20, 4), Sampling(3)
     here = accumulators(table, sampling)()
     here.add(ids, lengths)
-    monkeypatch.setattr(block_gram, "_BLOCK_BYTES", 2 * ROWS * 2 * COLUMNS)
-    monkeypatch.setattr(block_gram, "MIN_COLUMNS", COLUMNS)
+    monkeypatch.setattr(gpu_gram, "_BLOCK_BYTES", 2 * ROWS * 2 * COLUMNS)
+    monkeypatch.setattr(gpu_gram, "MIN_COLUMNS", COLUMNS)
     monkeypatch.setattr(gpu_sums, "SLOT_TOKENS", 300)
     there = one(table, sampling, device)()
     there.add(ids, lengths)
@@ -226,7 +227,7 @@ def test_products_are_exact(
     samples = planes[:ROWS].astype(np.int64) * 64 + planes[ROWS:]
     total = torch.zeros(2 * ROWS, 2 * ROWS, dtype=torch.int64, device=device)
     for times in (1, 3):
-        torch_operations.add_products(torch.from_numpy(planes).to(device), total, times)
+        gpu_gram.add_products(torch.from_numpy(planes).to(device), total, times)
     np.testing.assert_array_equal(
         np.triu(combined(total).numpy()), np.triu(4 * samples @ samples.T)
     )
@@ -234,7 +235,7 @@ def test_products_are_exact(
 
 def test_the_largest_block_stays_within_32_bits() -> None:
     """A block's products of digits, all as large as they get, are below 2³¹."""
-    assert block_gram.MAX_COLUMNS * 64 * 64 < 1 << 31
+    assert gpu_gram.MAX_COLUMNS * 64 * 64 < 1 << 31
 
 
 @given(
@@ -301,7 +302,7 @@ def test_counts_that_could_overflow_are_refused() -> None:
 
 def test_sums_go_on_when_a_block_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     """The planes are made smaller, and the sums are the same."""
-    real, sizes = block_gram.Block, []
+    real, sizes = gpu_gram.Block, []
 
     class Full(real):  # type: ignore[valid-type, misc]
         def __init__(self, device: torch.device, rows: int, columns: int) -> None:
@@ -310,7 +311,7 @@ def test_sums_go_on_when_a_block_does_not_fit(monkeypatch: pytest.MonkeyPatch) -
                 raise torch.OutOfMemoryError
             super().__init__(device, rows, columns)
 
-    monkeypatch.setattr(block_gram, "Block", Full)
+    monkeypatch.setattr(gpu_gram, "Block", Full)
     table, sampling, texts = (
         tables(11, 9, 2),
         Sampling(4),
@@ -340,7 +341,7 @@ def test_an_accumulator_that_is_let_go_holds_nothing(device: str, window: int) -
 # Devices that cannot multiply
 
 
-EXACT_PRODUCTS = torch_operations.add_products
+EXACT_PRODUCTS = gpu_gram.add_products
 
 
 def _forgetful(planes: torch.Tensor, total: torch.Tensor, times: int) -> None:
@@ -368,8 +369,8 @@ def test_a_device_that_cannot_multiply_is_an_error(
     monkeypatch: pytest.MonkeyPatch, products: Callable[..., None], words: str
 ) -> None:
     """One sentence, with the reason; where memory is missing, it says so."""
-    monkeypatch.setattr(torch_operations, "add_products", products)
-    torch_operations.check_products.cache_clear()  # refusals are not kept
+    monkeypatch.setattr(gpu_gram, "add_products", products)
+    gpu_gram.check_products.cache_clear()  # refusals are not kept
     with pytest.raises(DeviceError, match=words):
         summed(one(tables(11, 9, 2), Sampling(4), "cpu")(), [[1, 2, 3]])
 
@@ -411,6 +412,6 @@ def test_a_gpu_with_little_memory_gives_the_same_sums() -> None:
         there = one(table, sampling, "cuda:0")()
         there.add(ids, lengths)
         assert_same(there.state(), here.state())
-        assert there._gram.capacity < block_gram._BLOCK_BYTES // (2 * 768)  # type: ignore[attr-defined]
+        assert there._gram.capacity < gpu_gram._BLOCK_BYTES // (2 * 768)  # type: ignore[attr-defined]
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)

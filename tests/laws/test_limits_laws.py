@@ -7,8 +7,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ridgeway.common.base.schema import client_network
-from ridgeway.common.http.access_rules import TICK_S, Rate, RateLimiter, rate_of
+from ridgeway.common.base.records import client_network
+from ridgeway.common.web.access_rules import TICK_S, Rate, RateLimiter, rate_of
 from tests.support.in_process import Clock
 
 rates = st.builds(Rate, st.floats(0.01, 1000), st.integers(1, 50))

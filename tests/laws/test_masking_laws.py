@@ -15,12 +15,14 @@ from scipy.stats import chisquare
 
 from ridgeway.common.base.errors import MaskingError, Refused
 from ridgeway.common.masking.agreement import threshold_for
-from ridgeway.common.masking.keystream import BLOCK, apply_masks
 from ridgeway.common.masking.member import reveal
-from ridgeway.common.masking.neighbourhood import COMPLETE, MAX_GONE
 from ridgeway.common.masking.reference_session import Transcript
 from ridgeway.common.masking.shares import (
+    BLOCK,
+    COMPLETE,
+    MAX_GONE,
     PRIME,
+    apply_masks,
     combine,
     pack_by_member,
     split,

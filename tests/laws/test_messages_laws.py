@@ -14,10 +14,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ridgeway.common.base.errors import Refused
-from ridgeway.common.base.schema import Mode
+from ridgeway.common.base.records import Mode
 from ridgeway.common.base.settings import EQUAL_MASS, Sampling
 from ridgeway.common.masking.agreement import Advert, Agreement
-from ridgeway.common.privacy.privacy_settings import Privacy
+from ridgeway.common.privacy.accountant import Privacy
 from ridgeway.common.protocol import packet as packet_module
 from ridgeway.common.protocol.cohort import Cohort, Terms, form_cohort
 from ridgeway.common.protocol.messages import (

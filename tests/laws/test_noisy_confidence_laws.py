@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ridgeway.common.privacy.document_bound import PrivacyMode, moved_square
+from ridgeway.common.privacy.noise import PrivacyMode, moved_square
 from ridgeway.common.privacy.noisy_solve import solve_columns, solve_full
 from ridgeway.common.privacy.public_prior import PublicPrior
-from ridgeway.coordinator.solving.noisy_confidence import (
+from ridgeway.coordinator.solving.calibration import (
     MAX_ADVANTAGE,
     advantage_for,
     private_temperature,

@@ -13,13 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ridgeway.common.privacy import noisy_solve
-from ridgeway.common.privacy.document_bound import (
+from ridgeway.common.privacy.document_vectors import VECTOR_LENGTH, document_vectors
+from ridgeway.common.privacy.noise import (
     DocumentSums,
     PrivacyMode,
     bounded_sums,
     moved_square,
 )
-from ridgeway.common.privacy.document_vectors import VECTOR_LENGTH, document_vectors
 from ridgeway.common.privacy.noisy_solve import Matrix, solve_columns, solve_full
 from ridgeway.common.privacy.public_prior import Integers, PublicPrior, make_prior
 from tests.support.tiny import LETTERS, tiny_encoder

@@ -17,13 +17,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ridgeway.client.sums.corpus
-import ridgeway.client.sums.piece_batches
+import ridgeway.client.sums.piece_readers
 import ridgeway.client.sums.prepare
 from ridgeway.client.sums.corpus import Counters, is_held_out
 from ridgeway.client.sums.prepare import held_out_documents, prepare
 from ridgeway.common.base.errors import CorpusError
-from ridgeway.common.encoding.table_encoder import TableEncoder
-from ridgeway.common.statistics.sums import Statistics
+from ridgeway.common.statistics import Statistics
+from ridgeway.common.text.table_encoder import TableEncoder
 from tests.support.corpora_on_disk import job, write_jsonl
 from tests.support.seeds import few_examples
 from tests.support.tiny import LETTERS
@@ -39,7 +39,7 @@ def small_pieces(batch: int, limit: int) -> Iterator[Path]:
     several.
     """
     with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ridgeway.client.sums.piece_batches, "BATCH_DOCUMENTS", batch)
+        patch.setattr(ridgeway.client.sums.piece_readers, "BATCH_DOCUMENTS", batch)
         patch.setattr(ridgeway.client.sums.corpus, "DOCUMENT_LIMIT", limit)
         yield Path(folder)
 

@@ -19,37 +19,36 @@ from scipy import stats
 
 from ridgeway.common.base.errors import BoundExceeded, InputError
 from ridgeway.common.masking.agreement import threshold_for
-from ridgeway.common.privacy import document_bound
+from ridgeway.common.privacy import noise as document_bound
 from ridgeway.common.privacy.accountant import (
     DISCRETE,
     EXACT,
     SMALLEST_SIGMA,
+    Privacy,
+    check_privacy,
+    delta_warning,
     epsilon_of,
     in_all,
     rho_for,
     sigma_for,
 )
-from ridgeway.common.privacy.discrete_gaussian import MAX_SIGMA, discrete_gaussian
-from ridgeway.common.privacy.document_bound import (
+from ridgeway.common.privacy.document_vectors import VECTOR_LENGTH, document_vectors
+from ridgeway.common.privacy.noise import (
     EXACT_BOUND,
+    MAX_SIGMA,
     UNIT,
     DocumentSums,
     PrivacyMode,
     bounded_sums,
     check_documents,
+    discrete_gaussian,
     empty_sums,
     max_documents,
     moved_square,
 )
-from ridgeway.common.privacy.document_vectors import VECTOR_LENGTH, document_vectors
-from ridgeway.common.privacy.privacy_settings import (
-    Privacy,
-    check_privacy,
-    delta_warning,
-)
 from ridgeway.common.privacy.public_prior import Integers, PublicPrior, Whitening
 from ridgeway.common.protocol.cohort import MAX_HOLDERS
-from ridgeway.common.statistics.sums import SUM_BOUND
+from ridgeway.common.statistics import SUM_BOUND
 from ridgeway.coordinator.solving.private_release import (
     likeliest_counts,
     noisy_accuracy,

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binom
 
-from ridgeway.coordinator.solving.release_comparison import (
+from ridgeway.coordinator.solving.publish import (
     LEAST_LOSS,
     SIGNIFICANCE,
     DomainChange,

@@ -18,10 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ridgeway.common.base.errors import InputError, ShapeMismatch
-from ridgeway.common.base.native import native
+from ridgeway.common.base.machine import native
 from ridgeway.common.base.settings import Confidence, Scope, Selector, SelectorName
-from ridgeway.common.encoding.table_encoder import TableEncoder
-from ridgeway.common.encoding.tokenizer import Tokenizer
 from ridgeway.common.routing.decision import LOW_CONFIDENCE, Decision
 from ridgeway.common.routing.router import PROMPTS_PER_CHUNK, Router
 from ridgeway.common.routing.token_table import (
@@ -29,6 +27,8 @@ from ridgeway.common.routing.token_table import (
     TokenTable,
     compile_table,
 )
+from ridgeway.common.text.table_encoder import TableEncoder
+from ridgeway.common.text.tokenizer import Tokenizer
 from tests.support.making import letter_router, plain_entropies
 from tests.support.native import needs_native, without_native
 from tests.support.tiny import LETTERS, SPECIAL, tiny_definition, tiny_encoder

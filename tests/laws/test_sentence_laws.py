@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from ridgeway.common.encoding import sentence_encoder
-from ridgeway.common.encoding.sentence_encoder import UseEncoder
+from ridgeway.common.text import sentence_encoder
+from ridgeway.common.text.sentence_encoder import UseEncoder
 from tests.support.native import needs_native, without_native
 from tests.support.seeds import few_examples
 
@@ -51,7 +51,7 @@ def test_the_compiled_module_gives_the_vectors_of_numpy(
 @given(batch=texts())
 def test_torch_gives_the_vectors_of_numpy(sentences: UseEncoder, batch: Texts) -> None:
     torch = pytest.importorskip("torch")
-    from ridgeway.common.encoding.sentence_torch import TorchSentences
+    from ridgeway.common.text.sentence_network import TorchSentences
 
     expected = vectors(sentences, batch)
     for device in ("cpu", *(["cuda:0"] if torch.cuda.is_available() else [])):

@@ -23,16 +23,14 @@ from ridgeway.common.base.settings import (
     Selector,
     Weighting,
 )
-from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.routing.release import load_release
 from ridgeway.common.routing.router import router_of
 from ridgeway.common.routing.token_table import normalised_columns
-from ridgeway.common.statistics.statistics_file import Prepared
-from ridgeway.common.statistics.sums import Integers, Statistics, single_domain
+from ridgeway.common.statistics import Integers, Prepared, Statistics, single_domain
+from ridgeway.common.text.table_encoder import TableEncoder
 from ridgeway.coordinator.solving.calibration import temperatures
 from ridgeway.coordinator.solving.publish import Draft, RouterChoices, draft, sign
-from ridgeway.coordinator.solving.solve import _Matrix, solve
-from ridgeway.coordinator.solving.total import add_up
+from ridgeway.coordinator.solving.solve import _Matrix, add_up, solve
 from tests.support.making import (
     contents,
     fixed_identity,

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from ridgeway.common.base.errors import BoundExceeded, BrokenIdentity, ShapeMismatch
 from ridgeway.common.base.settings import EQUAL_MASS, FEATURE_LIMIT
-from ridgeway.common.statistics.sums import (
+from ridgeway.common.statistics import (
     Integers,
     Statistics,
     check_bound,

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ridgeway.client.sums.accumulate import accumulators, gram_of_counts
 from ridgeway.common.base.errors import ShapeMismatch
 from ridgeway.common.base.settings import EQUAL_MASS, Sampling
-from ridgeway.common.statistics.sums import Integers, Statistics, single_domain
+from ridgeway.common.statistics import Integers, Statistics, single_domain
 from ridgeway.simulations.attacks import (
     attribution,
     column,

@@ -7,8 +7,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ridgeway.common.privacy.document_bound import PrivacyMode
-from ridgeway.common.privacy.privacy_settings import Privacy
+from ridgeway.common.privacy.accountant import Privacy
+from ridgeway.common.privacy.noise import PrivacyMode
 from ridgeway.common.privacy.public_prior import PublicPrior, make_prior
 from ridgeway.simulations.attacks import auc_allowed, auc_of_noise
 from ridgeway.simulations.audit import canaries, epsilon_at_least, plant

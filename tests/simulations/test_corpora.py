@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from ridgeway.common.base.errors import CorpusError
 from ridgeway.common.base.settings import PAPER
-from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.privacy import built_in_text
 from ridgeway.common.privacy.built_in_text import Document, TextFolders
+from ridgeway.common.text.table_encoder import TableEncoder
 from ridgeway.simulations import corpora
 from ridgeway.simulations.corpora import Corpus, in_pieces
 from tests.simulations.test_demo import VISITORS

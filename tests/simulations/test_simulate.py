@@ -19,21 +19,26 @@ from ridgeway.client.round.holder import CLIENT_TOML, Holder
 from ridgeway.client.sums.prepare import PrepareJob, prepare
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.journal import Journal
-from ridgeway.common.base.schema import Mode
+from ridgeway.common.base.records import Mode
 from ridgeway.common.base.settings import DEFAULT, EQUAL_MASS, Weighting
-from ridgeway.common.encoding.encoder_files import save_encoder
 from ridgeway.common.privacy.public_prior import make_prior, write_prior
 from ridgeway.common.protocol.cohort import form_cohort
 from ridgeway.common.routing.release import MANIFEST, ROUTER, load_release
 from ridgeway.common.routing.router import router_of
 from ridgeway.common.routing.sentence_table import NOISY_MARGIN
+from ridgeway.common.text.encoder_files import save_encoder
 from ridgeway.coordinator.round.federation import Federation, PrivacySettings
 from ridgeway.coordinator.round.progress import no_watch
 from ridgeway.coordinator.solving.publish import RouterChoices, publish
 from ridgeway.simulations import simulated_federation
 from ridgeway.simulations.corpora import Corpus
-from ridgeway.simulations.dropouts import STAGES, UNMASKED_STAGES, choose_dropouts
-from ridgeway.simulations.engines import run_in_memory, run_on_flower
+from ridgeway.simulations.engines import (
+    STAGES,
+    UNMASKED_STAGES,
+    choose_dropouts,
+    run_in_memory,
+    run_on_flower,
+)
 from ridgeway.simulations.simulated_federation import (
     SimulatedFederation,
     create_simulated_federation,

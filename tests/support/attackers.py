@@ -10,9 +10,9 @@ from typing import Any
 
 from ridgeway.client.sums.corpus import is_held_out
 from ridgeway.common.base.settings import EQUAL_MASS
-from ridgeway.common.privacy.document_bound import PrivacyMode
+from ridgeway.common.privacy.noise import PrivacyMode
 from ridgeway.common.protocol.messages import Confirmed, Refusal
-from ridgeway.common.statistics.sums import Statistics, from_vector
+from ridgeway.common.statistics import Statistics, from_vector
 from ridgeway.coordinator.round.federation import PrivacySettings
 from tests.support.hostile import Hostile
 from tests.support.simulated_federation import Parties, found, found_private, populate

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from ridgeway.common.routing.conversation import Message, weighted_turns
-from ridgeway.common.routing.follow_ups import evidence_to_leave
+from ridgeway.common.routing.conversations import evidence_to_leave
 from ridgeway.common.routing.router import Router
 
 OPENING_LETTERS = (120, 400)

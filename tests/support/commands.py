@@ -25,8 +25,8 @@ from ridgeway.__main__ import command, main
 from ridgeway.common.base.files import sha256_of_file
 from ridgeway.common.base.identity import create_identity
 from ridgeway.common.base.settings import DEFAULT, Confidence
-from ridgeway.common.encoding.encoder_files import save_encoder
-from ridgeway.common.statistics.statistics_file import Prepared, save_prepared
+from ridgeway.common.statistics import Prepared, save_prepared
+from ridgeway.common.text.encoder_files import save_encoder
 from ridgeway.coordinator.solving.publish import RouterChoices, publish
 from tests.support.corpora_on_disk import (
     ALPHABETS,

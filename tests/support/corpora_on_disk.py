@@ -11,15 +11,14 @@ from pathlib import Path
 
 from ridgeway.client.sums.corpus import Counters, Position, documents, find_sources
 from ridgeway.client.sums.prepare import PrepareJob, PrepareOutcome, Watch, prepare
+from ridgeway.common.base.files import labelled_texts
 from ridgeway.common.base.identity import create_identity
-from ridgeway.common.base.jsonl import labelled_texts
 from ridgeway.common.base.settings import Confidence, Preset, Sampling
-from ridgeway.common.encoding.table_encoder import TableEncoder
-from ridgeway.common.encoding.tokenizer import Ids, Tokenizer
 from ridgeway.common.routing.evaluation import Evaluation, evaluate
 from ridgeway.common.routing.router import Router
-from ridgeway.common.statistics.statistics_file import to_bytes
-from ridgeway.common.statistics.sums import Integers
+from ridgeway.common.statistics import Integers, to_bytes
+from ridgeway.common.text.table_encoder import TableEncoder
+from ridgeway.common.text.tokenizer import Ids, Tokenizer
 from ridgeway.coordinator.solving.publish import RouterChoices, publish
 from tests.support.tiny import tiny_encoder
 

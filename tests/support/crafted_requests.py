@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeway.common.base.identity import Identity, hand_over
-from ridgeway.common.base.schema import Mode
+from ridgeway.common.base.records import Mode
 from ridgeway.common.base.settings import SelectorName
-from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.protocol.cohort import Member
 from ridgeway.common.protocol.messages import KINDS, SUM_NAMES
 from ridgeway.common.protocol.packet import Blob, Opened, vector_blob, weights_blob
+from ridgeway.common.text.table_encoder import TableEncoder
 from tests.support.making import fixed_identity
 
 STRANGER = "ab" * 32

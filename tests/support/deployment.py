@@ -29,9 +29,9 @@ import pytest
 
 from ridgeway.common.base.journal import Journal, JournalEntry
 from ridgeway.common.deploy.processes import free_port
-from ridgeway.common.encoding.encoder_files import save_encoder
-from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.privacy.public_prior import PublicPrior, make_prior, write_prior
+from ridgeway.common.text.encoder_files import save_encoder
+from ridgeway.common.text.table_encoder import TableEncoder
 from ridgeway.coordinator.round.progress import Follower, no_watch
 from tests.support.commands import RIDGEWAY, Finished, Workshop, command_line
 from tests.support.corpora_on_disk import write_jsonl

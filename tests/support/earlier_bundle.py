@@ -16,7 +16,7 @@ from ridgeway.common.deploy.bundle import (
     _pyproject,
     source_files,
 )
-from ridgeway.coordinator.deploy.kept_bundles import server_folder
+from ridgeway.coordinator.deploy.coordinator_folder import server_folder
 
 CHANGED = "ridgeway/common/base/errors.py"
 PROJECT_FILE = {"pyproject.toml": _pyproject(_CLIENT_APP)}

@@ -8,9 +8,8 @@ import random
 from collections.abc import Sequence
 from pathlib import Path
 
-from ridgeway.common.encoding.encoder_files import save_encoder
-from ridgeway.simulations.experiments.dataset import Dataset
-from ridgeway.simulations.experiments.plan import ExperimentPlan
+from ridgeway.common.text.encoder_files import save_encoder
+from ridgeway.simulations.experiments.dataset import Dataset, ExperimentPlan
 from tests.support.tiny import tiny_encoder
 
 WIDTH = 16

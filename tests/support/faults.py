@@ -41,13 +41,12 @@ import ridgeway.coordinator.solving.publish
 from ridgeway.client.ready import SMALLEST_CORPUS
 from ridgeway.client.round.answers import answer
 from ridgeway.client.round.holder import Holder
-from ridgeway.client.sums.held_out import held_out_sample
+from ridgeway.client.sums.document_sums import held_out_sample
 from ridgeway.client.sums.prepare import PrepareJob, prepare
 from ridgeway.common.base.files import write_whole
 from ridgeway.common.base.identity import Identity
 from ridgeway.common.base.journal import Journal
 from ridgeway.common.base.settings import EQUAL_MASS, Confidence, Ridge
-from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.protocol.invitation import RosterMember
 from ridgeway.common.protocol.messages import Collect, Message, SealedSums
 from ridgeway.common.protocol.packet import Packet, open_packet, seal_packet
@@ -59,8 +58,8 @@ from ridgeway.common.routing.release import (
     save_release,
 )
 from ridgeway.common.routing.token_table import compile_table
-from ridgeway.common.statistics.statistics_file import Prepared
-from ridgeway.common.statistics.sums import Statistics
+from ridgeway.common.statistics import Prepared, Statistics
+from ridgeway.common.text.table_encoder import TableEncoder
 from ridgeway.coordinator.round.federation import _LATEST, Federation
 from ridgeway.coordinator.round.ledger import Contribution, Ledger, Standing
 from ridgeway.coordinator.solving.solve import solve

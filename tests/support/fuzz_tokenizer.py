@@ -89,7 +89,7 @@ def load(folder: Path) -> ModuleType:
 def fuzz(folder: Path, seconds: float, seed: int) -> int:
     """Try for a while; 1 if ids differ. A crash ends the process."""
     native = load(folder)
-    from ridgeway.common.encoding.tokenizer import Tokenizer
+    from ridgeway.common.text.tokenizer import Tokenizer
     from tests.support.tokenizer_definitions import (
         FRAGMENTS,
         PATTERNS,
@@ -183,7 +183,7 @@ def _random_sums(native: ModuleType, chance: random.Random) -> None:
     import numpy as np
 
     from ridgeway.common.base.settings import WordFeatures
-    from ridgeway.common.encoding.word_sketch import Spelling, WordSketch
+    from ridgeway.common.text.word_sketch import Spelling, WordSketch
 
     rolls = np.random.default_rng(chance.randrange(1 << 32))
     rows, width, ids = (

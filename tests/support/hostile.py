@@ -20,10 +20,14 @@ from ridgeway.client.round.answers import answer
 from ridgeway.common.base.identity import Identity
 from ridgeway.common.base.settings import Ridge
 from ridgeway.common.masking.agreement import Advert, Agreement, threshold_for
-from ridgeway.common.masking.keystream import Sealed
-from ridgeway.common.masking.neighbourhood import neighbourhood_for
 from ridgeway.common.masking.opening import Opening
-from ridgeway.common.masking.shares import SHARE_BYTES, pack_by_member, unpack_by_member
+from ridgeway.common.masking.shares import (
+    SHARE_BYTES,
+    Sealed,
+    neighbourhood_for,
+    pack_by_member,
+    unpack_by_member,
+)
 from ridgeway.common.protocol.cohort import Cohort, Terms, form_cohort
 from ridgeway.common.protocol.messages import (
     ENVELOPE_BYTES,
@@ -54,7 +58,7 @@ from ridgeway.common.protocol.packet import (
     seal_packet,
     weights_blob,
 )
-from ridgeway.common.statistics.sums import from_vector
+from ridgeway.common.statistics import from_vector
 from ridgeway.coordinator.solving.solve import solve
 from tests.support.simulated_federation import Parties, found, populate
 

@@ -15,13 +15,13 @@ from urllib.parse import unquote
 
 import httpx
 
-from ridgeway.common.experts.experts_file import ExpertsFile
-from ridgeway.common.http.access_rules import AccessRules
-from ridgeway.common.http.server import Certificate, make_server
-from ridgeway.common.serve.gateway.gateway import Gateway
-from ridgeway.common.serve.http_app import create_app
-from ridgeway.common.serve.routing.current_release import ReleaseSource
-from ridgeway.common.serve.routing.routing_service import RoutingService
+from ridgeway.common.routing.experts_file import ExpertsFile
+from ridgeway.common.web.access_rules import AccessRules
+from ridgeway.common.web.server import Certificate, make_server
+from ridgeway.serving.app import create_app
+from ridgeway.serving.current_release import ReleaseSource
+from ridgeway.serving.gateway import Gateway
+from ridgeway.serving.routing_service import RoutingService
 from tests.support.fake_expert import Expert, Part, wait_for, well
 from tests.support.waiting import PATIENCE_S
 

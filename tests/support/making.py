@@ -30,13 +30,12 @@ from ridgeway.common.base.settings import (
     Sampling,
     Selector,
 )
-from ridgeway.common.encoding.table_encoder import TableEncoder
-from ridgeway.common.encoding.tokenizer import Tokenizer
 from ridgeway.common.routing.router import Router
 from ridgeway.common.routing.sentence_table import compile_router
 from ridgeway.common.routing.token_table import TokenTable
-from ridgeway.common.statistics.statistics_file import Prepared
-from ridgeway.common.statistics.sums import Integers, Statistics
+from ridgeway.common.statistics import Integers, Prepared, Statistics
+from ridgeway.common.text.table_encoder import TableEncoder
+from ridgeway.common.text.tokenizer import Tokenizer
 from ridgeway.coordinator.solving.solve import solve_router
 from tests.support.tiny import LETTERS
 

@@ -14,10 +14,10 @@ from typing import Any
 
 from ridgeway.client.round.holder import Holder
 from ridgeway.common.base.journal import JournalEntry
-from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.protocol.messages import SUM_NAMES
 from ridgeway.common.routing.release import ROUTER
-from ridgeway.common.statistics.statistics_file import Prepared
+from ridgeway.common.statistics import Prepared
+from ridgeway.common.text.table_encoder import TableEncoder
 from ridgeway.coordinator.round.ledger import Standing
 from tests.support.faults import (
     check_folders,

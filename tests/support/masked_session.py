@@ -12,15 +12,14 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from numpy.typing import NDArray
 
 from ridgeway.common.base.identity import Identity
-from ridgeway.common.masking import neighbourhood
-from ridgeway.common.masking.neighbourhood import Neighbourhood
+from ridgeway.common.masking import shares
 from ridgeway.common.masking.reference_session import (
     ROUND,
     Step,
     Transcript,
     masked_sum,
 )
-from ridgeway.common.masking.shares import Random
+from ridgeway.common.masking.shares import Neighbourhood, Random
 
 SUM_NAMES = ("sums", "counts")
 
@@ -35,9 +34,9 @@ def small_neighbourhoods(holders: int, threshold: int) -> Iterator[None]:
         for members in range(1, holders + 1)
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(neighbourhood, "COMPLETE", 0)
+        patch.setattr(shares, "COMPLETE", 0)
         patch.setattr(
-            neighbourhood, "_TABLE", (*few, (1000, Neighbourhood(holders, threshold)))
+            shares, "_TABLE", (*few, (1000, Neighbourhood(holders, threshold)))
         )
         yield
 

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 import pytest
 
 from ridgeway.client.sums import accumulate
-from ridgeway.common.base.native import native
-from ridgeway.common.encoding import fast_bpe, sentence_encoder
+from ridgeway.common.base.machine import native
 from ridgeway.common.routing import token_table, word_table
+from ridgeway.common.text import fast_bpe, sentence_encoder
 
 needs_native = pytest.mark.skipif(
     native is None, reason="there is no compiled module here"

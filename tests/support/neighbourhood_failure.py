@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from scipy.special import gammaln
 
-from ridgeway.common.masking.neighbourhood import Neighbourhood
+from ridgeway.common.masking.shares import Neighbourhood
 
 PRIVACY_BITS, ROUND_BITS = 40, 30
 """The binary logarithms of how seldom a session fails: to keep a secret; to open if that many have

@@ -15,7 +15,8 @@ from ridgeway.client.deploy.holder_folder import has_left
 from ridgeway.client.round.holder import Holder
 from ridgeway.client.round.spending import SPENT
 from ridgeway.common.base.errors import FormatError
-from ridgeway.common.deploy.notice import (
+from ridgeway.common.deploy.processes import Log
+from ridgeway.common.protocol.invitation import (
     ANNOUNCED_ROSTER,
     BUNDLE_PATH,
     LEAVE_PATH,
@@ -23,15 +24,14 @@ from ridgeway.common.deploy.notice import (
     NOTICE_PATH,
     ROSTER_PATH,
 )
-from ridgeway.common.deploy.processes import Log
 from ridgeway.coordinator.cli import round_commands
 from ridgeway.coordinator.deploy import supervisor
+from ridgeway.coordinator.deploy.coordinator_folder import keep_installed
 from ridgeway.coordinator.deploy.fleet_proxy import keep_leaving
-from ridgeway.coordinator.deploy.kept_bundles import keep_installed
+from ridgeway.coordinator.round.ask import RunOrder
 from ridgeway.coordinator.round.federation import Federation
 from ridgeway.coordinator.round.progress import OperatorNote, Watch
 from ridgeway.coordinator.round.round import check_round, run_round
-from ridgeway.coordinator.round.run_order import RunOrder
 from tests.support.commands import Finished
 from tests.support.deployment import Deployment
 from tests.support.quiet_server import Quiet, serving, tls_of

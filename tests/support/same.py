@@ -23,14 +23,13 @@ from pathlib import Path
 from ridgeway.client.sums.prepare import PrepareJob, prepare, sum_part
 from ridgeway.common.base.errors import EncoderError
 from ridgeway.common.base.files import canonical_json
-from ridgeway.common.base.schema import Mode
+from ridgeway.common.base.records import Mode
 from ridgeway.common.base.settings import DEFAULT, PAPER, Sampling
-from ridgeway.common.encoding.encoder_files import save_encoder
-from ridgeway.common.encoding.encoder_sources import find_encoder
-from ridgeway.common.encoding.table_encoder import TableEncoder
-from ridgeway.common.encoding.tokenizer import Tokenizer
 from ridgeway.common.routing.release import MANIFEST, ROUTER
-from ridgeway.common.statistics.statistics_file import Prepared, to_bytes
+from ridgeway.common.statistics import Prepared, to_bytes
+from ridgeway.common.text.encoder_files import find_encoder, save_encoder
+from ridgeway.common.text.table_encoder import TableEncoder
+from ridgeway.common.text.tokenizer import Tokenizer
 from ridgeway.coordinator.round.progress import no_watch
 from ridgeway.simulations.simulate import simulate
 from tests.support.corpora_on_disk import (

@@ -24,10 +24,6 @@ import openai
 from ridgeway.common.base.identity import Identity
 from ridgeway.common.base.settings import DEFAULT, Confidence, WordFeatures
 from ridgeway.common.deploy.processes import free_port
-from ridgeway.common.encoding.sentence_encoder import SentenceEncoder
-from ridgeway.common.encoding.sentence_features import SentenceFeatures
-from ridgeway.common.encoding.table_encoder import TableEncoder, with_words
-from ridgeway.common.encoding.word_sketch import spelling
 from ridgeway.common.routing.release import save_release
 from ridgeway.common.routing.sentence_table import (
     Cascade,
@@ -35,6 +31,9 @@ from ridgeway.common.routing.sentence_table import (
     compile_router,
 )
 from ridgeway.common.routing.token_table import TokenTable
+from ridgeway.common.text.sentence_encoder import SentenceEncoder, SentenceFeatures
+from ridgeway.common.text.table_encoder import TableEncoder, with_words
+from ridgeway.common.text.word_sketch import spelling
 from tests.support import in_process
 from tests.support.commands import RIDGEWAY
 from tests.support.in_process import CHATS, Chatting, memory

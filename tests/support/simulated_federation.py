@@ -19,14 +19,14 @@ from ridgeway.client.round.holder import CARD, PRIOR, Holder, HolderSettings
 from ridgeway.client.round.policy import Policy
 from ridgeway.common.base.errors import RoundFailed
 from ridgeway.common.base.settings import Sampling
-from ridgeway.common.encoding.encoder_files import save_encoder
-from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.privacy.public_prior import make_prior, prior_bytes, write_prior
 from ridgeway.common.protocol.invitation import Card, RosterMember, read_signed_json
 from ridgeway.common.protocol.messages import Message
 from ridgeway.common.protocol.packet import Packet, open_packet
+from ridgeway.common.text.encoder_files import save_encoder
+from ridgeway.common.text.table_encoder import TableEncoder
 from ridgeway.coordinator.deploy.coordinator_folder import create_federation
-from ridgeway.coordinator.round.ask import PeerAnswer, Transport
+from ridgeway.coordinator.round.ask import PeerAnswer, RoundWishes, Transport
 from ridgeway.coordinator.round.federation import (
     Federation,
     FederationSettings,
@@ -35,7 +35,6 @@ from ridgeway.coordinator.round.federation import (
 from ridgeway.coordinator.round.ledger import Admitted, LedgerRelease, Standing
 from ridgeway.coordinator.round.progress import Event, Watch
 from ridgeway.coordinator.round.round import check_round, run_round
-from ridgeway.coordinator.round.run_order import RoundWishes
 from tests.support.corpora_on_disk import ALPHABETS, sentences, write_jsonl
 from tests.support.rosters import pin
 from tests.support.tiny import tiny_encoder

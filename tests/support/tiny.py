@@ -6,8 +6,8 @@ import json
 
 import numpy as np
 
-from ridgeway.common.encoding.table_encoder import TableEncoder, quantise
-from ridgeway.common.encoding.tokenizer import plain_definition
+from ridgeway.common.text.table_encoder import TableEncoder, quantise
+from ridgeway.common.text.tokenizer import plain_definition
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789 .,\n"
 SPECIAL = "<end>"

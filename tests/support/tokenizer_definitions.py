@@ -20,8 +20,8 @@ from tokenizers import (
     trainers,
 )
 
-from ridgeway.common.encoding.characters import CODE_POINTS
-from ridgeway.common.encoding.fast_bpe import SPLITS, SURROGATES, byte_letters
+from ridgeway.common.text.characters import CODE_POINTS
+from ridgeway.common.text.fast_bpe import SPLITS, SURROGATES, byte_letters
 
 PATTERNS = ("gpt2", "digits", "cl100k", "qwen2", "o200k")
 SPECIAL = ("<|a|>", "<|ab|>")

@@ -32,12 +32,12 @@ from ridgeway.client.round.answers import answer
 from ridgeway.client.round.holder import Holder
 from ridgeway.client.sums.corpus import is_held_out
 from ridgeway.common.base.errors import RidgewayError
-from ridgeway.common.privacy.document_bound import UNIT, moved_square
+from ridgeway.common.privacy.noise import UNIT, moved_square
 from ridgeway.common.privacy.public_prior import Integers
 from ridgeway.common.protocol.packet import Packet, open_packet, seal_packet
+from ridgeway.coordinator.round.ask import RoundWishes
 from ridgeway.coordinator.round.federation import PrivacySettings
 from ridgeway.coordinator.round.round import check_round, run_round
-from ridgeway.coordinator.round.run_order import RoundWishes
 from tests.support.crafted_requests import CHANGES, THE_SAME, Base
 from tests.support.faults import make_haste
 from tests.support.masked_session import small_neighbourhoods

@@ -32,11 +32,10 @@ from numpy.typing import NDArray
 
 from ridgeway.common.base.errors import Refused
 from ridgeway.common.masking.agreement import Agreement, Secrets, check_agreement
-from ridgeway.common.masking.keystream import BLOCK, Sealed
 from ridgeway.common.masking.member import open_envelope, reveal
-from ridgeway.common.masking.neighbourhood import _TABLE, draw
 from ridgeway.common.masking.opening import Opening
 from ridgeway.common.masking.reference_session import Transcript
+from ridgeway.common.masking.shares import _TABLE, BLOCK, Sealed, draw
 from tests.support.masked_session import fixed_random, run_session, small_neighbourhoods
 
 FILE = Path(__file__).with_name("masking.json")

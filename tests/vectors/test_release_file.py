@@ -21,11 +21,11 @@ from safetensors.numpy import load, save
 from ridgeway.common.base.errors import ReleaseError
 from ridgeway.common.base.files import canonical_json
 from ridgeway.common.base.settings import Confidence, Selector, WordFeatures
-from ridgeway.common.encoding.word_sketch import Spelling, WordSketch
 from ridgeway.common.routing.release import amend_release, load_release, save_release
 from ridgeway.common.routing.router import Router
 from ridgeway.common.routing.token_table import RouterTable, TokenTable
 from ridgeway.common.routing.word_table import WordTable
+from ridgeway.common.text.word_sketch import Spelling, WordSketch
 from tests.support.making import contents, fixed_identity, sign_again, trapped_pickle
 from tests.support.tiny import LETTERS, tiny_definition
 

@@ -26,7 +26,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from ridgeway.client.round.private_sums import with_noise
-from ridgeway.common.privacy.document_bound import PrivacyMode
+from ridgeway.common.privacy.noise import PrivacyMode
 from ridgeway.common.protocol.packet import Packet
 from ridgeway.coordinator.round.federation import PrivacySettings
 from ridgeway.coordinator.round.round import run_round

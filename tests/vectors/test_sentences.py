@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ridgeway.common.encoding.sentence_encoder import UseEncoder, find_use
+from ridgeway.common.text.sentence_encoder import UseEncoder, find_use
 from tests.support.native import without_native
 from tests.support.sentence_texts import TEXTS
 

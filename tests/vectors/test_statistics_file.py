@@ -20,13 +20,15 @@ from safetensors.numpy import save
 from ridgeway.common.base.errors import FormatError, InputError
 from ridgeway.common.base.files import canonical_json, sha256
 from ridgeway.common.base.settings import Sampling
-from ridgeway.common.statistics.statistics_file import (
+from ridgeway.common.statistics import (
+    Integers,
     Prepared,
+    Statistics,
     load_prepared,
     save_prepared,
+    single_domain,
     to_bytes,
 )
-from ridgeway.common.statistics.sums import Integers, Statistics, single_domain
 from tests.support.making import trapped_pickle
 from tests.support.tiny import tiny_encoder
 

@@ -12,12 +12,12 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from ridgeway.common.base.errors import InputError, RoundFailed
-from ridgeway.common.base.schema import MODE_SENTENCES
+from ridgeway.common.base.records import MODE_SENTENCES
 from ridgeway.common.base.settings import DEFAULT, PRIVATE_ENCODER
 from ridgeway.common.masking.agreement import SMALLEST_COHORT
-from ridgeway.common.privacy.privacy_settings import check_privacy
+from ridgeway.common.privacy.accountant import check_privacy
 from ridgeway.coordinator.cli.federation_commands import open_federation
-from ridgeway.coordinator.page.narrator import tell_event
+from ridgeway.coordinator.narrator import tell_event
 from ridgeway.coordinator.round.federation import Federation, PrivacySettings
 from ridgeway.coordinator.round.round import run_round
 from ridgeway.coordinator.server_app import GridTransport

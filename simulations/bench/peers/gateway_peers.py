@@ -19,8 +19,8 @@ import uvloop
 
 from ridgeway.common.base.errors import ProcessError
 from ridgeway.common.deploy.processes import free_port
-from ridgeway.common.encoding.table_encoder import WORDS
-from ridgeway.simulations.bench.bench_text import bench_text
+from ridgeway.common.text.table_encoder import WORDS
+from ridgeway.simulations.bench.bench_inputs import bench_text
 from ridgeway.simulations.bench.measuring import (
     START_SECONDS,
     BenchOptions,

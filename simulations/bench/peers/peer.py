@@ -1,5 +1,7 @@
 """A peer: its environment, which `make peers` builds beside the checkout; asking a script in it;
 rows that hold figures of ours against its own.
+
+What the scripts of peers share. Knows nothing that their environments lack: no numpy, even.
 """
 
 from __future__ import annotations
@@ -8,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,8 +18,35 @@ from typing import Any, Literal, NamedTuple
 
 from ridgeway.common.base.errors import ProcessError
 from ridgeway.common.base.files import IMPORT_ROOT
+from ridgeway.common.base.operating_system import proc
 from ridgeway.simulations.bench.measuring import Row
-from ridgeway.simulations.bench.peers.peer_process import Answered
+
+Answered = dict[str, Any]
+
+
+def answer_request(work: Callable[[Any], Mapping[str, Any]]) -> None:
+    """Run a script's work on the request that the command names, and print the answer."""
+    request = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
+    print(json.dumps(work(request)))
+
+
+def resident_mb() -> float:
+    """The resident size of this process."""
+    status = proc("self", "status").read_text(encoding="utf-8").splitlines()
+    return sum(
+        int(line.split()[1]) / 1024 for line in status if line.startswith("VmRSS")
+    )
+
+
+def chosen_one_by_one(
+    choose: Callable[[int], int], places: Sequence[int]
+) -> tuple[list[int], float]:
+    """What is chosen for each place, and the CPU milliseconds for one, all threads together."""
+    started = time.process_time()
+    chosen = [choose(index) for index in places]
+    spent = time.process_time() - started
+    return chosen, 1e3 * spent / len(chosen)
+
 
 ENVIRONMENTS_VARIABLE = "RIDGEWAY_PEERS"
 """Names the folder in which the environments lie, if that is not the checkout."""

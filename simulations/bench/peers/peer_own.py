@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ridgeway.simulations.bench.peers.peer_process import (
+from ridgeway.simulations.bench.peers.peer import (
     Answered,
     answer_request,
     chosen_one_by_one,
@@ -48,7 +48,7 @@ def _release(request: Any) -> Choose:
 
 def _encoder(request: Any) -> Choose:
     """Reads a text, and chooses nothing."""
-    from ridgeway.common.encoding.encoder_sources import find_encoder
+    from ridgeway.common.text.encoder_files import find_encoder
     from ridgeway.simulations.experiments.sentence_routers import sentence_vectors
 
     encoder = find_encoder(request["encoder"])
@@ -83,8 +83,7 @@ def _best(
 
 def _classifier(request: Any) -> Choose:
     """A small transformer, fine-tuned as MoDEM's router is; by the recipe of a short experiment."""
-    from ridgeway.simulations.experiments.dataset import folder_dataset
-    from ridgeway.simulations.experiments.plan import ExperimentPlan
+    from ridgeway.simulations.experiments.dataset import ExperimentPlan, folder_dataset
     from ridgeway.simulations.experiments.routers import learnt
     from ridgeway.simulations.experiments.sentence_routers import MODEM
 

@@ -14,26 +14,26 @@ from typing import Any
 
 import numpy as np
 
-from ridgeway.common.encoding.encoder_sources import find_encoder
-from ridgeway.common.encoding.sentence_features import SENTENCE
-from ridgeway.common.encoding.table_encoder import WORDS
+from ridgeway.common.text.encoder_files import find_encoder
+from ridgeway.common.text.sentence_encoder import SENTENCE
+from ridgeway.common.text.table_encoder import WORDS
 from ridgeway.simulations import corpora
 from ridgeway.simulations.bench.measuring import BenchOptions, Row
 from ridgeway.simulations.bench.peers.peer import (
+    Answered,
     Contest,
     Peer,
     asked_peer,
     rows_beside,
 )
-from ridgeway.simulations.bench.peers.peer_process import Answered
 from ridgeway.simulations.experiments.dataset import (
     DATA_FOLDER,
     Dataset,
+    ExperimentPlan,
     builtin_dataset,
     folder_dataset,
     split,
 )
-from ridgeway.simulations.experiments.plan import ExperimentPlan
 from ridgeway.simulations.experiments.routers import labelled, our_release
 from ridgeway.simulations.experiments.sentence_routers import sentence_vectors
 

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 import typer
 
-from ridgeway.client.cli import init_command
+from ridgeway.client.cli import folder_commands
 from ridgeway.client.cli.holder_commands import agreed_invitation
+from ridgeway.client.round.epochs import SignedTotal
 from ridgeway.client.round.holder import PRIOR, Holder
-from ridgeway.client.round.totals import SignedTotal
-from ridgeway.common.base.schema import MODE_SENTENCES
-from ridgeway.common.encoding.encoder_files import load_encoder
+from ridgeway.common.base.records import MODE_SENTENCES
 from ridgeway.common.privacy.public_prior import make_prior, read_prior, write_prior
+from ridgeway.common.text.encoder_files import load_encoder
 from tests.support.commands import Finished, Workshop, workshop
 from tests.support.corpora_on_disk import ALPHABETS, sentences
 
@@ -186,12 +186,12 @@ def test_on_a_terminal_the_limits_are_asked_for(
     )
     monkeypatch.setattr(typer, "prompt", prompt)
     terms = agreed_invitation(shop.folder / "co" / "invite").terms
-    assert init_command._budget(None, 3.0, terms, asks=True) == {
+    assert folder_commands._budget(None, 3.0, terms, asks=True) == {
         "max_round_epsilon": 2.5,
         "max_epsilon": 3.0,
     }
     assert [default for _, default in asked] == [1.0]
-    assert init_command._budget(None, None, terms, asks=False) == {
+    assert folder_commands._budget(None, None, terms, asks=False) == {
         "max_round_epsilon": 1.0,
         "max_epsilon": 4.0,
     }

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ridgeway.client.deploy.holder_backup import (
+from ridgeway.client.deploy.holder_folder import (
     back_up_holder,
     charge_restored,
     restore_holder,
@@ -25,7 +25,7 @@ from ridgeway.common.privacy.public_prior import make_prior, write_prior
 from ridgeway.common.protocol.messages import Announce, HeardOutputs, Refusal
 from ridgeway.common.protocol.packet import open_packet, seal_packet
 from ridgeway.coordinator.deploy.authority import create_authority
-from ridgeway.coordinator.deploy.backup import back_up, restore
+from ridgeway.coordinator.deploy.coordinator_folder import back_up, restore
 from ridgeway.coordinator.round.federation import PrivacySettings
 from ridgeway.coordinator.round.round import run_round
 from tests.support.commands import Workshop

@@ -13,7 +13,7 @@ from ridgeway.client.deploy.holder_folder import renew_node_key
 from ridgeway.client.round.holder import CARD
 from ridgeway.common.base.errors import FormatError
 from ridgeway.common.base.files import canonical_json
-from ridgeway.common.deploy.node_key import public_line
+from ridgeway.common.base.identity import public_line
 from ridgeway.common.protocol.invitation import (
     Card,
     Invite,

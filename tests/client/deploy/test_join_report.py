@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ridgeway.client.deploy import join_report
-from ridgeway.client.deploy.join_report import JoinReport
+from ridgeway.client.deploy import notices
+from ridgeway.client.deploy.notices import JoinReport
 from ridgeway.client.evidence import HolderRecord
 from ridgeway.client.round.answers import answer
 from ridgeway.client.round.holder import Holder
@@ -24,7 +24,7 @@ Told = list[tuple[str, ...]]
 
 @pytest.fixture
 def parties(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Parties:
-    monkeypatch.setattr(join_report, "_LOOK_INTERVAL_S", 0.0)
+    monkeypatch.setattr(notices, "_LOOK_INTERVAL_S", 0.0)
     made = found(tmp_path)
     made.settle("law", "law", own_texts("law", "law", 20), modes=("clear", "masked"))
     return made
@@ -112,7 +112,7 @@ def test_code_that_fails_and_a_disk_that_fills_up_are_told(
     )
     report.tick()
     for limit in (1 << 62, 1 << 62, 0, 1 << 62):
-        monkeypatch.setattr(join_report, "LOW_DISK_BYTES", limit)
+        monkeypatch.setattr(notices, "LOW_DISK_BYTES", limit)
         report.tick()
     assert [words[0] for words in told] == ["failed", "warning", "warning"]
     assert told[0][1] == "the approved code failed"

@@ -15,7 +15,7 @@ from typing import ClassVar
 
 import pytest
 
-from ridgeway.client.cli import bundle_commands
+from ridgeway.client.cli import approval_commands
 from ridgeway.client.deploy.holder_folder import approve_bundle, settings_text
 from ridgeway.client.deploy.notices import Gate, take_notice, tell_unapproved
 from ridgeway.client.round.holder import HolderSettings
@@ -26,15 +26,15 @@ from ridgeway.common.base.errors import (
     NodeError,
 )
 from ridgeway.common.base.journal import Journal
-from ridgeway.common.base.settings_file import read_settings
+from ridgeway.common.base.records import read_settings
 from ridgeway.common.deploy.bundle import installed_sha256
-from ridgeway.common.deploy.notice import NOTICE, AnnouncedBundle
+from ridgeway.common.protocol.invitation import NOTICE, AnnouncedBundle
 from ridgeway.coordinator.deploy.authority import (
     create_authority,
     renew_authority,
     renew_server_certificate,
 )
-from ridgeway.coordinator.deploy.kept_bundles import keep_installed
+from ridgeway.coordinator.deploy.coordinator_folder import keep_installed
 from ridgeway.coordinator.deploy.supervisor import announce, up, write_invite
 from ridgeway.coordinator.round.federation import Federation
 from tests.coordinator.deploy.test_authority import handshake
@@ -222,7 +222,7 @@ def test_without_a_hash_only_what_was_shown_is_approved(
     assert shop.call("client", "bundle", law).code == 2, "it is not approved"
     newer = AnnouncedBundle(sha256="ab" * 32)
     monkeypatch.setattr(
-        bundle_commands,
+        approval_commands,
         "unapproved",
         lambda *_: [newer, AnnouncedBundle(sha256=installed_sha256())],
     )

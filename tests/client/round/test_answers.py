@@ -23,7 +23,6 @@ from ridgeway.client.round.epochs import EpochStore
 from ridgeway.client.round.holder import Holder
 from ridgeway.common.base.identity import hand_over
 from ridgeway.common.base.settings import EQUAL_MASS
-from ridgeway.common.encoding.encoder_files import save_encoder
 from ridgeway.common.protocol.cohort import Cohort, Terms, form_cohort
 from ridgeway.common.protocol.messages import (
     Announce,
@@ -47,6 +46,7 @@ from ridgeway.common.protocol.packet import (
     vector_of,
     weights_blob,
 )
+from ridgeway.common.text.encoder_files import save_encoder
 from tests.support.hostile import code_of
 from tests.support.making import fixed_identity
 from tests.support.simulated_federation import Parties, found, own_texts

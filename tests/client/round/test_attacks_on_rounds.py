@@ -23,7 +23,7 @@ test's name.
     A09  epochs and noise tell changes     test_noninterference.py
     A11  refusals tell of a corpus         test_noninterference.py; in private rounds
          test_private_sums.py
-    A13  older releases come back          tests/common/serve/routing/test_current_release.py:
+    A13  older releases come back          tests/serving/test_current_release.py:
          test_a_release_with_a_lower_number_or_none_is_refused
     A14  redirects of a SuperNode          tests/client/deploy/test_supernode_process.py:
          test_a_redirect_is_not_followed

@@ -28,9 +28,8 @@ from ridgeway.client.round.spending import (
 )
 from ridgeway.common.base.errors import FormatError, Refused
 from ridgeway.common.base.journal import Journal
-from ridgeway.common.base.schema import Mode
-from ridgeway.common.privacy.accountant import epsilon_of
-from ridgeway.common.privacy.privacy_settings import Privacy
+from ridgeway.common.base.records import Mode
+from ridgeway.common.privacy.accountant import Privacy, epsilon_of
 
 PRIVACY = Privacy(mode="columns", epsilon=1.0, prior="0" * 64)
 CORPUS = "/data/law"

@@ -21,8 +21,8 @@ from ridgeway.client.round.scoring import HeldOut
 from ridgeway.common.base.errors import FormatError
 from ridgeway.common.base.journal import Journal
 from ridgeway.common.base.settings import Sampling
-from ridgeway.common.privacy.document_bound import DocumentSums
-from ridgeway.common.privacy.privacy_settings import Privacy
+from ridgeway.common.privacy.accountant import Privacy
+from ridgeway.common.privacy.noise import DocumentSums
 from ridgeway.common.protocol.cohort import Terms
 
 SUMS = DocumentSums("columns", np.zeros((0, 0), np.int64), np.arange(4))

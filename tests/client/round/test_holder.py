@@ -17,8 +17,8 @@ from ridgeway.client.round.epochs import OPENED_EPOCH
 from ridgeway.client.round.holder import CLIENT_TOML, Holder, HolderSettings
 from ridgeway.client.round.policy import Policy
 from ridgeway.common.base.errors import InputError, JournalError
+from ridgeway.common.base.records import read_settings
 from ridgeway.common.base.settings import EQUAL_MASS, Sampling
-from ridgeway.common.base.settings_file import read_settings
 from ridgeway.common.protocol.cohort import Terms, form_cohort
 from tests.support.making import refusing
 from tests.support.simulated_federation import Parties, found, own_texts

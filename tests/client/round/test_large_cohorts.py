@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from ridgeway.client.round.totals import SIGNED
+from ridgeway.client.round.epochs import SIGNED
 from ridgeway.common.base.errors import RoundFailed
 from ridgeway.common.masking.shares import pack_by_member, unpack_by_member
 from ridgeway.common.protocol.messages import (

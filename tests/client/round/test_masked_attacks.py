@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from ridgeway.client.round.roster import ROSTER
-from ridgeway.common.encoding.encoder_files import save_encoder
+from ridgeway.client.round.members import ROSTER
 from ridgeway.common.masking.agreement import Advert, public_half
 from ridgeway.common.masking.member import advertise, new_secrets
 from ridgeway.common.protocol.cohort import Cohort, Terms, form_cohort
@@ -31,6 +30,7 @@ from ridgeway.common.protocol.messages import (
     SealedSums,
     Share,
 )
+from ridgeway.common.text.encoder_files import save_encoder
 from tests.support.faults import make_haste
 from tests.support.hostile import (
     ANNOUNCE,

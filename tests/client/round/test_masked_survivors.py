@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from ridgeway.client.round import masked_answers
+from ridgeway.client.round.epochs import OPENED, SIGNED
 from ridgeway.client.round.session_store import SessionFile, SessionState
-from ridgeway.client.round.totals import OPENED, SIGNED
 from ridgeway.common.base.settings import EQUAL_MASS
 from ridgeway.common.protocol.messages import (
     SUM_NAMES,

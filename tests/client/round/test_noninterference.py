@@ -13,7 +13,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from ridgeway.common.statistics import sums
+from ridgeway.common import statistics
 from tests.support.crafted_requests import CHANGES
 from tests.support.tiny import LETTERS
 from tests.support.two_worlds import (
@@ -152,7 +152,7 @@ def test_made_up_cohorts_do_not_measure_a_corpus(
 ) -> None:
     """How many members there may be before sums leave 64 bits depends on how large each is."""
     monkeypatch.setattr(
-        sums, "SUM_BOUND", sums.MAX_SQUARE << 17
+        statistics, "SUM_BOUND", statistics.MAX_SQUARE << 17
     )  # as if corpora were larger
     stage.play(
         Play("clear", [(OWN, CORPORA["many more"])], probes("collect", "many members"))

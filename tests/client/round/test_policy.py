@@ -16,7 +16,7 @@ from ridgeway.client.round.policy import (
 )
 from ridgeway.common.base.errors import Refused
 from ridgeway.common.base.settings import EQUAL_MASS, Sampling
-from ridgeway.common.privacy.privacy_settings import Privacy
+from ridgeway.common.privacy.accountant import Privacy
 from ridgeway.common.protocol.cohort import Cohort, Terms, form_cohort
 from tests.support.making import fixed_identity
 

@@ -17,9 +17,9 @@ from ridgeway.client.round.holder import PRIOR, Holder
 from ridgeway.client.round.private_sums import NoisyOutputs
 from ridgeway.client.round.spending import Account
 from ridgeway.common.base.errors import BoundExceeded
-from ridgeway.common.privacy import document_bound
-from ridgeway.common.privacy.document_bound import UNIT
-from ridgeway.common.privacy.privacy_settings import surely_noised
+from ridgeway.common.privacy import noise
+from ridgeway.common.privacy.accountant import surely_noised
+from ridgeway.common.privacy.noise import UNIT
 from ridgeway.common.protocol.cohort import Terms, form_cohort
 from ridgeway.common.protocol.messages import (
     Collect,
@@ -250,8 +250,8 @@ def test_sums_that_could_wrap_around_in_their_cohort_are_not_made(
     full: Parties, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each may sum as many documents as the bound leaves it among so many members."""
-    room = document_bound.EXACT_BOUND // document_bound.max_documents("full")
-    monkeypatch.setattr(document_bound, "EXACT_BOUND", 60 * room)
+    room = noise.EXACT_BOUND // noise.max_documents("full")
+    monkeypatch.setattr(noise, "EXACT_BOUND", 60 * room)
     shared(full, QUESTION, members=2)
     with pytest.raises(BoundExceeded, match="in a private round of 9 holders"):
         shared(full, OTHER, members=9)

@@ -10,8 +10,8 @@ import pytest
 
 from ridgeway.client.deploy.holder_folder import renew_identity
 from ridgeway.client.evidence import HolderRecord
+from ridgeway.client.round.epochs import OPENED
 from ridgeway.client.round.holder import CARD, IDENTITY
-from ridgeway.client.round.totals import OPENED
 from ridgeway.common.base.errors import InputError, Refused
 from ridgeway.common.base.identity import HandOver, hand_over, next_key
 from ridgeway.common.protocol.invitation import (

@@ -15,18 +15,24 @@ from hypothesis import strategies as st
 from ridgeway.client.deploy.holder_folder import renew_identity
 from ridgeway.client.deploy.notices import Gate, tell_unconfirmed
 from ridgeway.client.round.answers import answer
-from ridgeway.client.round.roster import (
+from ridgeway.client.round.members import (
     ROSTER,
     load_roster,
     roster_change,
     write_roster,
 )
 from ridgeway.common.base.errors import FormatError
-from ridgeway.common.deploy.notice import ANNOUNCED_ROSTER, NOTICE
-from ridgeway.common.protocol.invitation import Roster, RosterMember
+from ridgeway.common.protocol.invitation import (
+    ALPHABET,
+    ANNOUNCED_ROSTER,
+    NOTICE,
+    Roster,
+    RosterMember,
+    is_same_code,
+    roster_code,
+)
 from ridgeway.common.protocol.messages import Announce, Refusal
 from ridgeway.common.protocol.packet import open_packet, seal_packet
-from ridgeway.common.protocol.roster_code import ALPHABET, is_same_code, roster_code
 from ridgeway.coordinator.deploy.authority import create_authority
 from ridgeway.coordinator.deploy.supervisor import announce
 from tests.support.commands import Finished, Workshop

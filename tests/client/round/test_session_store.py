@@ -14,8 +14,8 @@ from rich.pretty import pretty_repr
 
 import ridgeway.client.round.answers
 from ridgeway.client.round.answers import answer
+from ridgeway.client.round.epochs import SIGNED
 from ridgeway.client.round.session_store import ERASED, SessionFile, SessionState
-from ridgeway.client.round.totals import SIGNED
 from ridgeway.common.base.journal import Journal
 from ridgeway.common.masking.shares import SHARE_BYTES
 from ridgeway.common.protocol.messages import (

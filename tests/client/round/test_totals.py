@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ridgeway.client.round.totals import OPENED, SIGNED, SignedTotal, SignedTotals
+from ridgeway.client.round.epochs import OPENED, SIGNED, SignedTotal, SignedTotals
 from ridgeway.common.base.errors import Refused
 from ridgeway.common.base.journal import Journal
 from ridgeway.common.protocol.messages import SumName

@@ -21,7 +21,7 @@ from ridgeway.client.sums.corpus import Counters, Position, documents, find_sour
 from ridgeway.client.sums.part_store import Stamp, part_numbers, pieces_of
 from ridgeway.client.sums.prepare import PrepareJob, prepare, sum_part
 from ridgeway.common.base.errors import CorpusError, InputError
-from ridgeway.common.encoding.table_encoder import TableEncoder
+from ridgeway.common.text.table_encoder import TableEncoder
 from tests.support.corpora_on_disk import (
     content,
     job,

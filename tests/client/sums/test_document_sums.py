@@ -11,11 +11,11 @@ from ridgeway.client.sums import prepare
 from ridgeway.client.sums.document_sums import sum_documents
 from ridgeway.client.sums.prepare import PrepareJob
 from ridgeway.common.base.settings import DEFAULT
-from ridgeway.common.encoding.sentence_encoder import SentenceEncoder
-from ridgeway.common.encoding.table_encoder import with_sentences
-from ridgeway.common.privacy.document_bound import PrivacyMode, bounded_sums
 from ridgeway.common.privacy.document_vectors import document_vectors
+from ridgeway.common.privacy.noise import PrivacyMode, bounded_sums
 from ridgeway.common.privacy.public_prior import make_prior
+from ridgeway.common.text.sentence_encoder import SentenceEncoder
+from ridgeway.common.text.table_encoder import with_sentences
 from tests.support.corpora_on_disk import write_jsonl
 from tests.support.simulated_federation import own_texts
 from tests.support.tiny import tiny_encoder

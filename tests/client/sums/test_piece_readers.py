@@ -17,17 +17,17 @@ import pytest
 
 from ridgeway.client.sums import piece_readers, prepare
 from ridgeway.client.sums.corpus import CorpusFile, Counters, find_sources
-from ridgeway.client.sums.piece_batches import (
+from ridgeway.client.sums.piece_readers import (
     PieceBatch,
+    Read,
     ReadingRules,
     read_batches,
     samples_of,
 )
-from ridgeway.client.sums.piece_readers import Read
 from ridgeway.client.sums.prepare import Interrupted
 from ridgeway.common.base.errors import CorpusError
 from ridgeway.common.base.settings import Sampling, WordFeatures
-from ridgeway.common.encoding.table_encoder import TableEncoder, with_words
+from ridgeway.common.text.table_encoder import TableEncoder, with_words
 from tests.support.corpora_on_disk import Stopper, content, job, sentences, write_jsonl
 from tests.support.waiting import wait_for
 

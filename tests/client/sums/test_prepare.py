@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import ridgeway.client.sums.piece_batches
+import ridgeway.client.sums.piece_readers
 import ridgeway.client.sums.prepare
 from ridgeway.client.sums.corpus import Counters, find_sources
 from ridgeway.client.sums.part_store import PartStore, StoredPart, Stretch, stamped
@@ -25,7 +25,7 @@ from ridgeway.client.sums.prepare import (
 )
 from ridgeway.common.base.errors import CorpusError, InputError
 from ridgeway.common.base.settings import Sampling
-from ridgeway.common.encoding.table_encoder import TableEncoder
+from ridgeway.common.text.table_encoder import TableEncoder
 from tests.support.corpora_on_disk import (
     Stopper,
     content,
@@ -42,7 +42,7 @@ from tests.support.tiny import tiny_encoder
 @pytest.fixture
 def keeping_often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Batches of four documents, and a part kept after each of them."""
-    monkeypatch.setattr(ridgeway.client.sums.piece_batches, "BATCH_DOCUMENTS", 4)
+    monkeypatch.setattr(ridgeway.client.sums.piece_readers, "BATCH_DOCUMENTS", 4)
     monkeypatch.setattr(ridgeway.client.sums.prepare, "PART_INTERVAL_S", -1e9)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ridgeway.common.base import devices
+from ridgeway.common.base import machine as devices
 from ridgeway.common.base.errors import DeviceError, InputError
 from tests.support.waiting import MAX_WAIT_S
 
@@ -158,6 +158,6 @@ def test_a_driver_of_another_maker_is_no_miss(machine: Machine) -> None:
 )
 def test_a_machine_without_a_driver_never_imports_torch() -> None:
     """Looking costs a few file names, not seconds of imports."""
-    look = "import sys; from ridgeway.common.base.devices import gpus, missed; gpus(); missed(); "
+    look = "import sys; from ridgeway.common.base.machine import gpus, missed; gpus(); missed(); "
     look += "sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", look], check=True, timeout=MAX_WAIT_S)

@@ -27,7 +27,7 @@ from ridgeway.common.base.files import (
     without_folder,
     write_whole,
 )
-from ridgeway.common.base.schema import record_json
+from ridgeway.common.base.records import record_json
 from tests.support.making import allowing, contents
 
 

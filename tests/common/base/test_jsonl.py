@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ridgeway.common.base.errors import CorpusError, InputError
-from ridgeway.common.base.jsonl import (
+from ridgeway.common.base.files import (
     field_names,
     jsonl_texts,
     labelled_texts,

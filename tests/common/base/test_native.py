@@ -8,10 +8,10 @@ import sys
 
 import pytest
 
-from ridgeway.common.base import native as native_module
+from ridgeway.common.base import machine as native_module
 from tests.support.native import needs_native
 
-ASKED = "from ridgeway.common.base.native import native, why_not; print(native is None, why_not)"
+ASKED = "from ridgeway.common.base.machine import native, why_not; print(native is None, why_not)"
 
 
 @needs_native
@@ -24,7 +24,7 @@ def test_the_variable_turns_the_module_off() -> None:
     ):
         done = subprocess.run(
             [sys.executable, "-c", ASKED],
-            env=os.environ | {native_module._SWITCH: value},
+            env=os.environ | {native_module._NATIVE_SWITCH: value},
             capture_output=True,
             text=True,
             check=True,

@@ -7,7 +7,7 @@ from threading import Barrier
 
 import torch
 
-from ridgeway.common.base.threads import one_torch_thread
+from ridgeway.common.base.machine import one_torch_thread
 
 
 def test_threads_that_keep_torch_to_themselves_leave_it_as_it_was() -> None:

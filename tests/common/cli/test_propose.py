@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from ridgeway.common.base.files import labelled_texts
 from ridgeway.common.base.identity import load_identity
-from ridgeway.common.base.jsonl import labelled_texts
 from ridgeway.common.cli.route_commands import outcomes
 from ridgeway.common.routing.coverage import at
 from ridgeway.common.routing.evaluation import beginnings_routed, evaluate

@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 
 from ridgeway.common.base.errors import IdentityError
-from ridgeway.common.deploy.node_key import (
+from ridgeway.common.base.identity import (
     _KIND,
     check_public_line,
     create_node_key,

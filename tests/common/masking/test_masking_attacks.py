@@ -17,7 +17,6 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
 from ridgeway.common.base.errors import Refused
 from ridgeway.common.masking.agreement import Advert, check_agreement, envelope_key
-from ridgeway.common.masking.keystream import Sealed
 from ridgeway.common.masking.member import (
     NONCE,
     advertise,
@@ -32,6 +31,7 @@ from ridgeway.common.masking.reference_session import (
     Transcript,
     source_of,
 )
+from ridgeway.common.masking.shares import Sealed
 from tests.support.masked_session import run_session, small_neighbourhoods
 
 MEMBERS = 7

@@ -10,7 +10,7 @@ import pytest
 from scipy.stats import chisquare
 
 from ridgeway.common.base.errors import Refused
-from ridgeway.common.masking.neighbourhood import (
+from ridgeway.common.masking.shares import (
     _TABLE,
     COMPLETE,
     MAX_GONE,

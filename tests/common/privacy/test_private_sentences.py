@@ -11,23 +11,15 @@ import pytest
 
 from ridgeway.common.base.errors import FormatError, InputError, ShapeMismatch
 from ridgeway.common.base.settings import WordFeatures
-from ridgeway.common.encoding.sentence_encoder import SentenceEncoder
-from ridgeway.common.encoding.sentence_network import SENTENCE_WIDTH
-from ridgeway.common.encoding.table_encoder import (
-    TableEncoder,
-    of_table_rows,
-    with_sentences,
-    with_words,
-)
-from ridgeway.common.privacy.document_bound import (
+from ridgeway.common.privacy.accountant import Privacy
+from ridgeway.common.privacy.document_vectors import VECTOR_LENGTH, document_vectors
+from ridgeway.common.privacy.noise import (
     PrivacyMode,
     bounded_sums,
     count_unit,
     row_unit,
 )
-from ridgeway.common.privacy.document_vectors import VECTOR_LENGTH, document_vectors
-from ridgeway.common.privacy.privacy_settings import Privacy
-from ridgeway.common.privacy.private_solve import solve_private
+from ridgeway.common.privacy.noisy_solve import solve_private
 from ridgeway.common.privacy.public_prior import (
     Integers,
     PublicPrior,
@@ -41,7 +33,15 @@ from ridgeway.common.routing.sentence_table import (
     compile_router,
     margin_for,
 )
-from ridgeway.common.statistics.sums import Statistics
+from ridgeway.common.statistics import Statistics
+from ridgeway.common.text.sentence_encoder import SentenceEncoder
+from ridgeway.common.text.sentence_network import SENTENCE_WIDTH
+from ridgeway.common.text.table_encoder import (
+    TableEncoder,
+    of_table_rows,
+    with_sentences,
+    with_words,
+)
 from tests.support.tiny import tiny_encoder
 
 DOMAINS = ("weather", "money")

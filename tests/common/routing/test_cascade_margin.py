@@ -11,9 +11,8 @@ import pytest
 
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.identity import create_identity
-from ridgeway.common.routing.cascade_margin import choose_margin
 from ridgeway.common.routing.release import amend_release, load_release
-from ridgeway.common.routing.sentence_table import Cascade
+from ridgeway.common.routing.sentence_table import Cascade, choose_margin
 from tests.support.commands import Workshop
 from tests.support.corpora_on_disk import write_jsonl
 from tests.support.serving import CASCADE_DOMAINS, OWN

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from ridgeway.common.base.errors import RidgewayError
 from ridgeway.common.base.settings import MAX_HELD_OUT_DOCUMENTS, Confidence, Selector
-from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.protocol.cohort import MAX_HOLDERS
 from ridgeway.common.routing.decision import confidences, log_odds
 from ridgeway.common.routing.evaluation import (
@@ -25,6 +24,7 @@ from ridgeway.common.routing.evaluation import (
     unpaired,
 )
 from ridgeway.common.routing.router import Router
+from ridgeway.common.text.table_encoder import TableEncoder
 from tests.support.making import letter_router
 
 DOMAINS = ("x", "y", "z")

@@ -16,11 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ridgeway.common.base.settings import Sampling
-from ridgeway.common.encoding.sentence_encoder import SentenceEncoder
-from ridgeway.common.encoding.table_encoder import TableEncoder, with_sentences
+from ridgeway.common.routing.conversations import evidence_to_leave
 from ridgeway.common.routing.decision import Decision
-from ridgeway.common.routing.follow_ups import evidence_to_leave
 from ridgeway.common.routing.router import Router
+from ridgeway.common.text.sentence_encoder import SentenceEncoder
+from ridgeway.common.text.table_encoder import TableEncoder, with_sentences
 from tests.support.making import solved_router, total_of
 from tests.support.serving import release_of
 

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from ridgeway.common.base.settings import WordFeatures
-from ridgeway.common.encoding.sentence_encoder import UseEncoder
-from ridgeway.common.encoding.table_encoder import (
+from ridgeway.common.routing.router import Router
+from ridgeway.common.text.sentence_encoder import UseEncoder
+from ridgeway.common.text.table_encoder import (
     TableEncoder,
     usual_sampling,
     with_sentences,
     with_words,
 )
-from ridgeway.common.routing.router import Router
 from tests.support.languages import PROMPTS, TRAINING
 from tests.support.making import solved_router, total_of
 

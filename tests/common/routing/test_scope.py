@@ -15,16 +15,16 @@ from hypothesis.extra.numpy import arrays
 
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.settings import Confidence, Scope, Selector
-from ridgeway.common.routing.decision import prominence
-from ridgeway.common.routing.evaluation import beginnings, calibrate
-from ridgeway.common.routing.router import Router
-from ridgeway.common.routing.scope import (
+from ridgeway.common.routing.decision import (
     _BINS,
     SCOPE_COUNTS_SHAPE,
     fit_scope,
+    prominence,
     scope_counts,
     separation,
 )
+from ridgeway.common.routing.evaluation import beginnings, calibrate
+from ridgeway.common.routing.router import Router
 from ridgeway.common.routing.token_table import compile_table
 from tests.support.tiny import LETTERS, tiny_encoder
 

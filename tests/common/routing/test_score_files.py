@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ridgeway.common.base.errors import CorpusError, InputError
-from ridgeway.common.routing.score_files import ScoredPrompt, read_scores
+from ridgeway.common.routing.quality import ScoredPrompt, read_scores
 
 JSONL = (
     '{"prompt": "May I?", "expert": "law-7b", "score": 0.8, "domain": "law"}\n\n'

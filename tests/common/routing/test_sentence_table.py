@@ -23,22 +23,6 @@ from ridgeway.common.base.settings import (
     Selector,
     WordFeatures,
 )
-from ridgeway.common.encoding import table_encoder
-from ridgeway.common.encoding.encoder_files import load_encoder, save_encoder
-from ridgeway.common.encoding.sentence_encoder import UseEncoder
-from ridgeway.common.encoding.sentence_features import (
-    MAX_PIECES,
-    PIECE_TOKENS,
-    RANDOM_FEATURES,
-    RANDOM_SHIFT,
-    pieces_of,
-    random_signs,
-)
-from ridgeway.common.encoding.table_encoder import (
-    TableEncoder,
-    with_sentences,
-    with_words,
-)
 from ridgeway.common.routing.decision import SENTENCES, TABLE
 from ridgeway.common.routing.release import (
     CASCADE,
@@ -53,7 +37,23 @@ from ridgeway.common.routing.sentence_table import (
     compile_router,
     without_domain,
 )
-from ridgeway.common.statistics.sums import Statistics
+from ridgeway.common.statistics import Statistics
+from ridgeway.common.text import table_encoder
+from ridgeway.common.text.encoder_files import load_encoder, save_encoder
+from ridgeway.common.text.sentence_encoder import (
+    MAX_PIECES,
+    PIECE_TOKENS,
+    RANDOM_FEATURES,
+    RANDOM_SHIFT,
+    UseEncoder,
+    pieces_of,
+    random_signs,
+)
+from ridgeway.common.text.table_encoder import (
+    TableEncoder,
+    with_sentences,
+    with_words,
+)
 from ridgeway.coordinator.solving.solve import solve, solve_router
 from tests.support.making import solved_router, total_of
 from tests.support.tiny import tiny_encoder

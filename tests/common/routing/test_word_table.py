@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import load, save
 
 from ridgeway.common.base.errors import FormatError, ReleaseError, ShapeMismatch
-from ridgeway.common.base.native import native
+from ridgeway.common.base.machine import native
 from ridgeway.common.base.settings import (
     DEFAULT,
     Confidence,
@@ -28,9 +28,6 @@ from ridgeway.common.base.settings import (
     SelectorName,
     WordFeatures,
 )
-from ridgeway.common.encoding import table_encoder
-from ridgeway.common.encoding.table_encoder import TableEncoder, with_words
-from ridgeway.common.encoding.word_sketch import Spelling, WordSketch
 from ridgeway.common.routing import word_table
 from ridgeway.common.routing.conversation import Turn
 from ridgeway.common.routing.evaluation import beginnings_routed
@@ -39,8 +36,11 @@ from ridgeway.common.routing.router import PROMPTS_PER_CHUNK, Router, router_of
 from ridgeway.common.routing.sentence_table import compile_router
 from ridgeway.common.routing.token_table import sums_by_reading, tally_texts
 from ridgeway.common.routing.word_table import WordTable, compile_words, most_grams
+from ridgeway.common.text import table_encoder
+from ridgeway.common.text.table_encoder import TableEncoder, with_words
+from ridgeway.common.text.word_sketch import Spelling, WordSketch
 from ridgeway.coordinator.solving.publish import RouterChoices, publish
-from tests.common.encoding.test_word_sketch import counted_by_hand
+from tests.common.text.test_word_sketch import counted_by_hand
 from tests.support.making import contents, fixed_identity, prepared, sign_again
 from tests.support.native import needs_native, without_native
 from tests.support.tiny import LETTERS, SPECIAL, tiny_encoder

@@ -14,13 +14,17 @@ from pathlib import Path
 import pytest
 
 from ridgeway.common.base.errors import FormatError, InputError
-from ridgeway.common.deploy.archive import MANIFEST_NAME
+from ridgeway.common.deploy.backup import MANIFEST_NAME
 from ridgeway.common.deploy.bundle import installed_sha256
 from ridgeway.common.protocol.packet import Packet
 from ridgeway.common.routing.release import ROUTER
 from ridgeway.coordinator.deploy.authority import create_authority
-from ridgeway.coordinator.deploy.backup import LEDGER, back_up, restore
-from ridgeway.coordinator.deploy.kept_bundles import keep_installed
+from ridgeway.coordinator.deploy.coordinator_folder import (
+    LEDGER,
+    back_up,
+    keep_installed,
+    restore,
+)
 from ridgeway.coordinator.round.ask import PeerAnswer
 from ridgeway.coordinator.round.federation import Federation
 from ridgeway.coordinator.round.progress import Event

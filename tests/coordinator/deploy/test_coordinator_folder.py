@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ridgeway.common.base.errors import InputError
+from ridgeway.common.base.records import read_settings
 from ridgeway.common.base.settings import Sampling
-from ridgeway.common.base.settings_file import read_settings
 from ridgeway.coordinator.deploy.coordinator_folder import (
     create_federation,
     settings_text,

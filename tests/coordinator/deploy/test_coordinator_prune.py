@@ -14,7 +14,7 @@ from ridgeway.client.evidence import HolderRecord
 from ridgeway.common.base.errors import InputError, RidgewayError, RoundFailed
 from ridgeway.common.base.files import write_whole
 from ridgeway.common.base.journal import JournalEntry
-from ridgeway.coordinator.deploy.backup import back_up, restore
+from ridgeway.coordinator.deploy.coordinator_folder import back_up, restore
 from ridgeway.coordinator.round.federation import (
     _MAX_LOG_BYTES,
     KEPT_RUNS,

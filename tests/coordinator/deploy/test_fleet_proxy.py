@@ -26,16 +26,13 @@ from types import SimpleNamespace
 import httpx
 import pytest
 
-from ridgeway.common.base.identity import Identity
-from ridgeway.common.deploy.node_key import create_node_key
-from ridgeway.common.deploy.notice import (
+from ridgeway.common.base.identity import Identity, create_node_key
+from ridgeway.common.deploy.processes import free_port
+from ridgeway.common.protocol.invitation import (
     ANNOUNCED_ROSTER,
     LEAVE_PATH,
     NOTICE,
     NOTICE_PATH,
-)
-from ridgeway.common.deploy.processes import free_port
-from ridgeway.common.protocol.invitation import (
     Leaving,
     Roster,
     RosterMember,

@@ -21,7 +21,7 @@ from ridgeway.common.deploy.bundle import (
     unpacked_bundle,
 )
 from ridgeway.coordinator.deploy import supervisor
-from ridgeway.coordinator.deploy.kept_bundles import (
+from ridgeway.coordinator.deploy.coordinator_folder import (
     _INDEX,
     MAX_KEPT,
     bundle_content,
@@ -31,11 +31,11 @@ from ridgeway.coordinator.deploy.kept_bundles import (
     kept_bundles,
     server_folder,
 )
-from ridgeway.coordinator.deploy.superlink_client import Node
-from ridgeway.coordinator.page.problems import problems
+from ridgeway.coordinator.deploy.superlink import Node
+from ridgeway.coordinator.federation_view import problems
+from ridgeway.coordinator.round.ask import RunOrder
 from ridgeway.coordinator.round.federation import COORDINATOR_TOML, Federation
 from ridgeway.coordinator.round.progress import Event, OperatorNote
-from ridgeway.coordinator.round.run_order import RunOrder
 from tests.support.simulated_federation import found, of_kind, populate
 
 OLD = b"the bundle before"

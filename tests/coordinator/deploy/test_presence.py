@@ -14,7 +14,7 @@ from ridgeway.common.base.errors import LinkDown
 from ridgeway.coordinator.deploy import presence
 from ridgeway.coordinator.deploy.fleet_proxy import SECOND_LOG_IN, key_name
 from ridgeway.coordinator.deploy.presence import PresenceLog
-from ridgeway.coordinator.deploy.superlink_client import Node, pem_key
+from ridgeway.coordinator.deploy.superlink import Node, pem_key
 from tests.support.simulated_federation import Parties, found, populate
 
 NAMES = ("code", "law")

@@ -15,8 +15,8 @@ import httpx
 import pytest
 
 from ridgeway.common.base.errors import LinkDown, LinkError
-from ridgeway.common.deploy.node_key import create_node_key
-from ridgeway.coordinator.deploy.superlink_client import Node, SuperLinkClient, pem_key
+from ridgeway.common.base.identity import create_node_key
+from ridgeway.coordinator.deploy.superlink import Node, SuperLinkClient, pem_key
 from ridgeway.coordinator.deploy.supervisor import register
 
 control: Any = pytest.importorskip("flwr.proto.control_pb2")

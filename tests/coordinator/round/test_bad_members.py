@@ -16,13 +16,13 @@ from ridgeway.client.round.epochs import Epoch
 from ridgeway.client.round.holder import Holder
 from ridgeway.common.base.settings import FEATURE_LIMIT
 from ridgeway.common.protocol.cohort import Cohort
-from ridgeway.common.statistics.sums import Statistics
+from ridgeway.common.statistics import Statistics
 from ridgeway.coordinator.cli import round_commands
+from ridgeway.coordinator.round.ask import RoundWishes, RunOrder
 from ridgeway.coordinator.round.federation import Federation
 from ridgeway.coordinator.round.ledger import LedgerRelease
 from ridgeway.coordinator.round.progress import Event, RouterWorse, Watch
 from ridgeway.coordinator.round.round import run_round
-from ridgeway.coordinator.round.run_order import RoundWishes, RunOrder
 from tests.support.commands import Workshop
 from tests.support.corpora_on_disk import write_jsonl
 from tests.support.faults import epoch_of, let_join, make_haste

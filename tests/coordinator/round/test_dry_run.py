@@ -20,7 +20,7 @@ from ridgeway.common.protocol.messages import DISK_FULL, Announce, Message, Refu
 from ridgeway.common.protocol.packet import Packet, open_packet, seal_packet
 from ridgeway.coordinator.cli import round_commands
 from ridgeway.coordinator.deploy import supervisor
-from ridgeway.coordinator.round.ask import PeerAnswer, PeerFailure
+from ridgeway.coordinator.round.ask import PeerAnswer, PeerFailure, RunOrder
 from ridgeway.coordinator.round.federation import (
     NODES,
     PRIOR,
@@ -29,6 +29,11 @@ from ridgeway.coordinator.round.federation import (
 )
 from ridgeway.coordinator.round.membership import retire, rollback
 from ridgeway.coordinator.round.progress import (
+    AWAY,
+    BUNDLE,
+    NO_ANSWER,
+    OTHER_RELEASE,
+    REMEDIES,
     AnswerRefused,
     DeliveryBlocked,
     Event,
@@ -38,15 +43,7 @@ from ridgeway.coordinator.round.progress import (
     Watch,
     no_watch,
 )
-from ridgeway.coordinator.round.remedies import (
-    AWAY,
-    BUNDLE,
-    NO_ANSWER,
-    OTHER_RELEASE,
-    REMEDIES,
-)
 from ridgeway.coordinator.round.round import check_round, deliver_newest, run_round
-from ridgeway.coordinator.round.run_order import RunOrder
 from tests.support.commands import Workshop
 from tests.support.hostile import MEMBERS
 from tests.support.making import contents

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from ridgeway.client.round.expert_scores import MIN_SCORES
+from ridgeway.client.round.scoring import MIN_SCORES
 from ridgeway.common.base.errors import Refused, RidgewayError
 from ridgeway.common.protocol.messages import Evaluate
 from ridgeway.common.protocol.packet import open_packet

@@ -12,12 +12,11 @@ import pytest
 from ridgeway.client.deploy.holder_folder import has_left, leaving, renew_node_key
 from ridgeway.client.deploy.notices import Gate
 from ridgeway.common.base.errors import InputError, NodeError
-from ridgeway.common.deploy.notice import LEAVE_PATH
-from ridgeway.common.protocol.invitation import Leaving, check_signed_json
-from ridgeway.coordinator.page.problems import problems
+from ridgeway.common.protocol.invitation import LEAVE_PATH, Leaving, check_signed_json
+from ridgeway.coordinator.federation_view import problems
+from ridgeway.coordinator.round.ask import RoundWishes
 from ridgeway.coordinator.round.membership import retire
 from ridgeway.coordinator.round.round import run_round
-from ridgeway.coordinator.round.run_order import RoundWishes
 from tests.support.commands import Workshop
 from tests.support.simulated_federation import (
     Direct,

@@ -17,7 +17,7 @@ from safetensors.numpy import save
 from ridgeway.common.base.errors import InputError, JournalError
 from ridgeway.common.protocol.invitation import Card
 from ridgeway.common.protocol.messages import HeldRelease
-from ridgeway.common.statistics.sums import Integers, Statistics
+from ridgeway.common.statistics import Integers, Statistics
 from ridgeway.coordinator.round.ledger import Contribution, Ledger, Totalled
 from tests.support.making import (
     drawn_samples,

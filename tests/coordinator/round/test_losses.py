@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from ridgeway.common.base.errors import InputError
-from ridgeway.common.base.schema import Mode
+from ridgeway.common.base.records import Mode
 from ridgeway.common.routing.release import ROUTER
+from ridgeway.coordinator.round.ask import RoundWishes
 from ridgeway.coordinator.round.ledger import LedgerRelease
 from ridgeway.coordinator.round.membership import remove, retire, rollback
 from ridgeway.coordinator.round.round import run_round
-from ridgeway.coordinator.round.run_order import RoundWishes
 from tests.support.hostile import MEMBERS
 from tests.support.simulated_federation import (
     Direct,

@@ -12,7 +12,7 @@ import pytest
 
 from ridgeway.client.round.answers import answer
 from ridgeway.common.protocol.packet import Packet
-from ridgeway.common.statistics.sums import vector_size
+from ridgeway.common.statistics import vector_size
 from ridgeway.coordinator.round.progress import Event, SealedReceived, SumOpened
 from ridgeway.coordinator.round.round import run_round
 from tests.support.simulated_federation import Parties, found, populate

@@ -18,13 +18,13 @@ from ridgeway.common.protocol.cohort import form_cohort
 from ridgeway.common.protocol.messages import Confirmed, Revealed, SealedSums
 from ridgeway.common.protocol.packet import Packet, open_packet
 from ridgeway.common.routing.release import load_release
-from ridgeway.common.statistics.sums import from_vector
+from ridgeway.common.statistics import from_vector
+from ridgeway.coordinator.round.ask import RoundWishes
+from ridgeway.coordinator.round.clear_round import reference_round
 from ridgeway.coordinator.round.federation import RoundSettings
 from ridgeway.coordinator.round.ledger import LedgerRelease
 from ridgeway.coordinator.round.progress import HoldersWaiting
-from ridgeway.coordinator.round.reference import reference_round
 from ridgeway.coordinator.round.round import run_round
-from ridgeway.coordinator.round.run_order import RoundWishes
 from tests.support.faults import Crash, epoch_of, let_join
 from tests.support.hostile import FEATURES, MEMBERS, plain_sum
 from tests.support.making import contents

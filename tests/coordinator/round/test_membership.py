@@ -19,13 +19,13 @@ from ridgeway.common.protocol.invitation import Card, read_signed_json
 from ridgeway.common.protocol.messages import Deliver, HeldRelease, Refusal
 from ridgeway.common.protocol.packet import Packet, open_packet, seal_packet
 from ridgeway.common.routing.release import MANIFEST, ROUTER, TOKENIZER, load_release
-from ridgeway.common.statistics.sums import Statistics
+from ridgeway.common.statistics import Statistics
+from ridgeway.coordinator.round.ask import RoundWishes
 from ridgeway.coordinator.round.federation import Federation
 from ridgeway.coordinator.round.ledger import LedgerRelease
 from ridgeway.coordinator.round.membership import remove, retire
 from ridgeway.coordinator.round.progress import Event, TotalGathered
 from ridgeway.coordinator.round.round import deliver_newest, run_round
-from ridgeway.coordinator.round.run_order import RoundWishes
 from tests.support.corpora_on_disk import touch_later, write_jsonl
 from tests.support.faults import Crash, router_bytes
 from tests.support.making import contents, fixed_identity, sign_again

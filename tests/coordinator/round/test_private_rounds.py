@@ -17,17 +17,18 @@ import pytest
 from ridgeway.client.ready import open_epoch
 from ridgeway.client.round.holder import PRIOR, Holder
 from ridgeway.client.round.spending import Expense
-from ridgeway.client.sums import held_out
+from ridgeway.client.sums import document_sums
 from ridgeway.client.sums.corpus import is_held_out
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.settings import WordFeatures
-from ridgeway.common.encoding.table_encoder import with_words
-from ridgeway.common.privacy.document_bound import DocumentSums, PrivacyMode
-from ridgeway.common.privacy.private_solve import noise_variance
+from ridgeway.common.privacy.noise import DocumentSums, PrivacyMode
+from ridgeway.common.privacy.noisy_solve import noise_variance
 from ridgeway.common.privacy.public_prior import make_prior, write_prior
 from ridgeway.common.protocol.messages import Message, Refusal
 from ridgeway.common.protocol.packet import Blob, Packet, open_packet
-from ridgeway.common.statistics.sums import Statistics
+from ridgeway.common.statistics import Statistics
+from ridgeway.common.text.table_encoder import with_words
+from ridgeway.coordinator.round.ask import RoundWishes
 from ridgeway.coordinator.round.federation import Federation, PrivacySettings
 from ridgeway.coordinator.round.ledger import LedgerRelease
 from ridgeway.coordinator.round.membership import remove, retire
@@ -38,7 +39,6 @@ from ridgeway.coordinator.round.progress import (
     Watch,
 )
 from ridgeway.coordinator.round.round import run_round
-from ridgeway.coordinator.round.run_order import RoundWishes
 from ridgeway.coordinator.solving.private_release import NoisyAccuracy
 from ridgeway.coordinator.solving.publish import compose
 from tests.support.commands import Workshop
@@ -590,7 +590,7 @@ def test_no_document_pushes_another_out_of_those_that_are_counted(
     out count.
     """
     make_haste(monkeypatch, once=False)
-    monkeypatch.setattr(held_out, "MAX_HELD_OUT_DOCUMENTS", 1)
+    monkeypatch.setattr(document_sums, "MAX_HELD_OUT_DOCUMENTS", 1)
     parties = settled(tmp_path, "columns")
     parties.rewrite("law-1", "holdout = 0.25", "holdout = 0.75")
     holder = parties.ready("law-1")

@@ -9,10 +9,10 @@ import pytest
 
 from ridgeway.common.protocol.messages import SealedSums
 from ridgeway.common.routing.release import ROUTER
+from ridgeway.coordinator.round.ask import RoundWishes
 from ridgeway.coordinator.round.ledger import MAX_TOTALS, LedgerRelease
 from ridgeway.coordinator.round.membership import remove, rollback
 from ridgeway.coordinator.round.round import run_round
-from ridgeway.coordinator.round.run_order import RoundWishes
 from tests.support.corpora_on_disk import write_jsonl
 from tests.support.hostile import MEMBERS
 from tests.support.simulated_federation import (

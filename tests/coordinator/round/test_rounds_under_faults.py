@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 
 from ridgeway.common.base.errors import RoundFailed
-from ridgeway.common.base.schema import Mode
+from ridgeway.common.base.records import Mode
 from ridgeway.common.protocol.messages import Collect, Seal
 from ridgeway.common.protocol.packet import Packet, open_packet
+from ridgeway.coordinator.round.ask import RoundWishes
 from ridgeway.coordinator.round.ledger import Ledger, Standing
 from ridgeway.coordinator.round.round import run_round
-from ridgeway.coordinator.round.run_order import RoundWishes
 from tests.support.faults import (
     Crash,
     Network,

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from ridgeway.common.base.errors import RoundFailed
-from ridgeway.common.base.schema import Mode
-from ridgeway.coordinator.round.run_order import RunOrder, give_order, take_order
+from ridgeway.common.base.records import Mode
+from ridgeway.coordinator.round.ask import RunOrder, give_order, take_order
 
 
 @pytest.mark.parametrize("mode", ["clear", "masked", "private", None])

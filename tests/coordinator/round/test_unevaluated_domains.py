@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 
 from ridgeway.common.base.errors import RoundFailed
-from ridgeway.common.base.schema import Mode
+from ridgeway.common.base.records import Mode
 from ridgeway.common.privacy.public_prior import make_prior, write_prior
 from ridgeway.common.protocol.messages import Evaluate, Refusal
 from ridgeway.common.protocol.packet import Packet, open_packet, seal_packet
 from ridgeway.coordinator.cli import round_commands
+from ridgeway.coordinator.round.ask import RoundWishes, RunOrder
 from ridgeway.coordinator.round.federation import PRIOR, Federation
 from ridgeway.coordinator.round.ledger import LedgerRelease
 from ridgeway.coordinator.round.progress import Watch
 from ridgeway.coordinator.round.round import run_round
-from ridgeway.coordinator.round.run_order import RoundWishes, RunOrder
 from tests.support.commands import Workshop
 from tests.support.hostile import MEMBERS
 from tests.support.simulated_federation import (

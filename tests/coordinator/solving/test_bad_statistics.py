@@ -37,18 +37,18 @@ from ridgeway.common.protocol.packet import (
     vector_blob,
     vector_of,
 )
+from ridgeway.common.routing.decision import SCOPE_COUNTS_SHAPE
 from ridgeway.common.routing.evaluation import CONFIDENCE_EDGES
-from ridgeway.common.routing.scope import SCOPE_COUNTS_SHAPE
-from ridgeway.common.statistics.sums import (
+from ridgeway.common.statistics import (
     MAX_SQUARE,
     SUM_BOUND,
     Statistics,
     from_vector,
     vector_size,
 )
+from ridgeway.coordinator.round.ask import RoundWishes
 from ridgeway.coordinator.round.ledger import LedgerRelease
 from ridgeway.coordinator.round.round import run_round
-from ridgeway.coordinator.round.run_order import RoundWishes
 from tests.support.faults import make_haste
 from tests.support.making import fixed_identity
 from tests.support.simulated_federation import (

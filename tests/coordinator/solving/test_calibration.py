@@ -7,12 +7,12 @@ from math import prod
 import numpy as np
 import pytest
 
+from ridgeway.common.routing.decision import SCOPE_COUNTS_SHAPE
 from ridgeway.common.routing.evaluation import (
     CONFIDENCE_EDGES,
     CURVES,
     calibration_size,
 )
-from ridgeway.common.routing.scope import SCOPE_COUNTS_SHAPE
 from ridgeway.coordinator.solving.calibration import bin_middles, fit, lowest_between
 
 

@@ -8,10 +8,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ridgeway.common.base import devices
+from ridgeway.common.base import machine
 from ridgeway.common.base.errors import UnsolvableTotal
 from ridgeway.common.base.settings import Ridge
-from ridgeway.common.statistics.sums import Statistics, single_domain
+from ridgeway.common.statistics import Statistics, single_domain
 from ridgeway.coordinator.solving import solve as solving
 from ridgeway.coordinator.solving.solve import (
     Equation,
@@ -25,7 +25,7 @@ from tests.support.making import random_samples, statistics_of
 from tests.support.seeds import few_examples
 
 GPU = "cuda:0"
-needs_a_gpu = pytest.mark.skipif(not devices.gpus(), reason="no CUDA device here")
+needs_a_gpu = pytest.mark.skipif(not machine.gpus(), reason="no CUDA device here")
 DEVICES = ["cpu", pytest.param(GPU, marks=needs_a_gpu)]
 
 
@@ -118,7 +118,7 @@ def test_a_large_total_is_solved_on_the_gpu() -> None:
 def small_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every total counts as large, and a GPU is there that is really the CPU."""
     monkeypatch.setattr(solving, "MIN_GPU_FEATURES", 1)
-    monkeypatch.setattr(devices, "gpus", lambda: ["cpu:0"])
+    monkeypatch.setattr(machine, "gpus", lambda: ["cpu:0"])
 
 
 @pytest.mark.usefixtures("small_limit")
@@ -192,9 +192,9 @@ def test_a_gpu_that_cannot_be_used_is_mentioned(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A driver without torch is worth a word where a GPU would have been used."""
-    monkeypatch.setattr(devices, "gpus", list)
+    monkeypatch.setattr(machine, "gpus", list)
     monkeypatch.setattr(
-        devices, "missed", lambda: "NVIDIA driver found, but torch is not installed"
+        machine, "missed", lambda: "NVIDIA driver found, but torch is not installed"
     )
     assert solve(small_total(), 1.0, Ridge()).note.endswith(
         "torch is not installed; using the CPU"

@@ -10,18 +10,18 @@ import numpy as np
 import pytest
 
 from ridgeway.common.base.settings import Confidence, Sampling
-from ridgeway.common.privacy.document_bound import UNIT, DocumentSums, PrivacyMode
-from ridgeway.common.privacy.privacy_settings import Privacy
-from ridgeway.common.privacy.private_solve import product_variance, solve_private
+from ridgeway.common.privacy.accountant import Privacy
+from ridgeway.common.privacy.noise import UNIT, DocumentSums, PrivacyMode
+from ridgeway.common.privacy.noisy_solve import product_variance, solve_private
 from ridgeway.common.privacy.public_prior import PublicPrior
 from ridgeway.common.protocol.cohort import Terms
-from ridgeway.common.statistics.sums import Statistics, single_domain
+from ridgeway.common.statistics import Statistics, single_domain
 from ridgeway.coordinator.solving.private_release import (
     NoisyAccuracy,
     confidence_under_noise,
     noisy_accuracy,
 )
-from ridgeway.coordinator.solving.total import Total, add_weighted
+from ridgeway.coordinator.solving.solve import Total, add_weighted
 from tests.laws.test_noisy_solve_laws import ENCODER, MODES, scores, summed, texts
 from tests.laws.test_noisy_solve_laws import prior as prior
 

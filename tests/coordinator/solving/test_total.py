@@ -15,9 +15,8 @@ from ridgeway.common.base.errors import (
     StatisticsError,
 )
 from ridgeway.common.base.settings import Sampling, Weighting
-from ridgeway.common.statistics.statistics_file import Prepared
-from ridgeway.common.statistics.sums import Statistics, single_domain
-from ridgeway.coordinator.solving.total import add_up
+from ridgeway.common.statistics import Prepared, Statistics, single_domain
+from ridgeway.coordinator.solving.solve import add_up
 from tests.support.making import one_domain, prepared, random_samples
 from tests.support.tiny import tiny_encoder
 

@@ -15,16 +15,22 @@ import pytest
 import typer
 
 from ridgeway.common.cli.terminal import run
-from ridgeway.common.encoding.encoder_files import save_encoder
-from ridgeway.common.statistics.sums import Integers
+from ridgeway.common.statistics import Integers
+from ridgeway.common.text.encoder_files import save_encoder
 from ridgeway.simulations.bench import __main__ as command
 from ridgeway.simulations.bench import masking_bench as masking
+from ridgeway.simulations.bench import measuring
 from ridgeway.simulations.bench import prepare_bench as preparing
-from ridgeway.simulations.bench import provenance
 from ridgeway.simulations.bench import sums_bench as sums
-from ridgeway.simulations.bench.measuring import Row, runs_in_turns, spread_of
-from ridgeway.simulations.bench.provenance import Machine, MachineWatch, command_words
-from ridgeway.simulations.bench.random_corpus import random_encoder
+from ridgeway.simulations.bench.bench_inputs import random_encoder
+from ridgeway.simulations.bench.measuring import (
+    Machine,
+    MachineWatch,
+    Row,
+    command_words,
+    runs_in_turns,
+    spread_of,
+)
 from ridgeway.simulations.experiments.report import read_part
 from tests.support.corpora_on_disk import write_domains
 from tests.support.tiny import tiny_encoder
@@ -157,7 +163,7 @@ def test_other_programs_work_is_seen_and_own_work_is_not(
     """Of nine CPU seconds in four, five were of this process: others took a core."""
     seen = {"_busy_seconds": iter([100.0, 109.0]), "_own_seconds": iter([1.0, 6.0])}
     for name, values in seen.items():
-        monkeypatch.setattr(provenance, name, partial(next, values))
+        monkeypatch.setattr(measuring, name, partial(next, values))
     monkeypatch.setattr(MachineWatch, "seconds", 4.0)
     assert MachineWatch().machine().others == 1.0
 

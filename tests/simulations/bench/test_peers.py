@@ -11,12 +11,7 @@ import pytest
 
 from ridgeway.common.privacy.accountant import rho_for
 from ridgeway.simulations.bench.measuring import BenchOptions
-from ridgeway.simulations.bench.peers import (
-    peer_flower,
-    peer_own,
-    private_means,
-    secure_sums,
-)
+from ridgeway.simulations.bench.peers import peer_flower, peer_own, sums_peers
 from ridgeway.simulations.bench.peers.gateway_peers import gateway_rows
 from ridgeway.simulations.bench.peers.peer import (
     ENVIRONMENTS_VARIABLE,
@@ -72,7 +67,7 @@ def test_a_peer_that_is_not_installed_has_a_row_that_says_so(
 ) -> None:
     """No figure stands in its place."""
     for rows in (
-        private_means.private_mean_rows(tmp_path),
+        sums_peers.private_mean_rows(tmp_path),
         gateway_rows(BenchOptions(tmp_path)),
     ):
         [row] = rows
@@ -99,7 +94,7 @@ def vectors(tmp_path: Path) -> dict[str, Any]:
 
 def test_our_sum_is_exact_whoever_drops_out(vectors: dict[str, Any]) -> None:
     """And what a member sends is its vector and little more."""
-    found = secure_sums.our_sum(np.load(vectors["vectors"]), vectors["away"])
+    found = sums_peers.our_sum(np.load(vectors["vectors"]), vectors["away"])
     assert found["error"] == 0
     assert 50 * 8 < found["bytes"] < 50 * 8 + 9 * 1000
 
@@ -120,7 +115,7 @@ def test_each_holder_adds_all_of_the_noise_to_a_mean() -> None:
     for holders in (1, 9):
         expected = sigma * holders**0.5 / 400
         # the count of documents takes a part of the bound, so noise is a little larger
-        assert expected < private_means.our_mean(rows, 1.0, holders) < 1.1 * expected
+        assert expected < sums_peers.our_mean(rows, 1.0, holders) < 1.1 * expected
 
 
 # Routers

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ridgeway.common.base.threads import one_torch_thread
+from ridgeway.common.base.machine import one_torch_thread
 
 
 @pytest.fixture(scope="module", autouse=True)

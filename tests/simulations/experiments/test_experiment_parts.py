@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import tests.support.flower_parts  # noqa: F401  (Flower, without the warnings of what it imports)
-from ridgeway.common.base.devices import gpus
 from ridgeway.common.base.errors import DeviceError
+from ridgeway.common.base.machine import gpus
 from ridgeway.common.routing.quality import SCORE_UNIT, QualityTable
 from ridgeway.simulations.experiments import (
     accuracy_part,

@@ -15,7 +15,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ridgeway.common.encoding.tokenizer import Ids, shared_tokenizer
+from ridgeway.common.text.tokenizer import Ids, shared_tokenizer
 from ridgeway.simulations.experiments.expert_training import (
     BASE,
     MERGED,

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 import tests.support.flower_parts  # noqa: F401  (Flower, without the warnings of what it imports)
-from ridgeway.common.privacy.document_bound import PrivacyMode
+from ridgeway.common.privacy.noise import PrivacyMode
 from ridgeway.common.privacy.public_prior import make_prior
 from ridgeway.simulations.experiments import privacy_part
 from ridgeway.simulations.experiments.privacy_part import (

@@ -14,24 +14,21 @@ from hypothesis import strategies as st
 
 import tests.support.flower_parts  # noqa: F401  (Flower, without the warnings of what it imports)
 from ridgeway.common.base.settings import PAPER
-from ridgeway.common.encoding.table_encoder import TableEncoder
 from ridgeway.common.routing.token_table import normalised_columns
+from ridgeway.common.text.table_encoder import TableEncoder
 from ridgeway.simulations.experiments.accuracy_part import METHODS
-from ridgeway.simulations.experiments.dataset import split
-from ridgeway.simulations.experiments.plan import ExperimentPlan
+from ridgeway.simulations.experiments.dataset import ExperimentPlan, split
 from ridgeway.simulations.experiments.routers import (
     LearntRouter,
     evaluation,
     learnt,
+    solved,
+    summed_texts,
+    token_counts,
 )
 from ridgeway.simulations.experiments.sentence_routers import (
     TransformerSentences,
     nearest,
-)
-from ridgeway.simulations.experiments.token_routers import (
-    solved,
-    summed_texts,
-    token_counts,
 )
 from tests.support.experiment_settings import tiny_dataset, tiny_plan
 from tests.support.tiny_models import make_model

@@ -11,7 +11,7 @@ import typer
 
 import tests.support.flower_parts  # noqa: F401  (Flower, without the warnings of what it imports)
 from ridgeway.common.cli.terminal import run
-from ridgeway.common.encoding.encoder_files import save_encoder
+from ridgeway.common.text.encoder_files import save_encoder
 from ridgeway.simulations.experiments import scale, scale_points
 from ridgeway.simulations.experiments.report import read_part
 from ridgeway.simulations.experiments.scale_points import MEASURES, features, holders

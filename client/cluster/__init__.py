@@ -1,1 +1,0 @@
-"""A holder's corpus summed on the holder's own cluster."""

@@ -1,1 +1,0 @@
-"""The routing API: the current release, the threads that route, drift and telemetry."""

