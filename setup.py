@@ -10,7 +10,7 @@ from pathlib import Path
 from setuptools import Extension, setup
 
 HERE = Path(__file__).resolve().parent
-FOLDERS = ("client", "common", "coordinator", "simulations")
+FOLDERS = ("client", "common", "coordinator", "serving", "simulations")
 NATIVE = "ridgeway/common/native"
 SOURCES = ("module", "byte_bpe", "row_means", "sentences", "token_sums")
 HEADERS = ("native", "word_grams", "word_patterns")

@@ -43,8 +43,8 @@ __all__ = [
 _HOMES = {
     "ConversationTurn": "routing.conversations",
     "Conversations": "routing.conversations",
-    "ExpertChoice": "experts.expert_choice",
-    "ExpertChooser": "experts.expert_choice",
+    "ExpertChoice": "routing.expert_choice",
+    "ExpertChooser": "routing.expert_choice",
     "FollowedRouter": "routing.router",
     "RidgewayError": "base.errors",
     "Turn": "routing.conversation",

@@ -38,7 +38,7 @@ NOT_COLLECTED = {
         "end_to_end",
         "simulations",
         "test_distribution.py",
-        "client/cluster",
+        "client/sums/test_ray_engine.py",
         "common/base/test_torch_threads.py",
         "common/text/test_encoder_sources.py",
         "common/text/test_sentence_transformer.py",

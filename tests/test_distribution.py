@@ -349,7 +349,7 @@ import pkgutil, sys, warnings
 import ridgeway
 warnings.simplefilter("ignore")
 names = [each.name for each in pkgutil.walk_packages(ridgeway.__path__, "ridgeway.")]
-apart = (".gpu", ".adapters.", "__main__")
+apart = (".gpu", "_adapter", "__main__")
 for name in sorted(name for name in names if not any(part in name for part in apart)):
     __import__(name)
 print(len(names))
@@ -360,7 +360,7 @@ def test_every_module_of_an_installed_wheel_can_be_imported(
     whole: Path, tmp_path: Path
 ) -> None:
     """None of them needs what stayed in the checkout; what knows GPUs is imported where one is."""
-    assert int(said(whole, tmp_path, "-c", IMPORT_ALL)) > 200
+    assert int(said(whole, tmp_path, "-c", IMPORT_ALL)) > 150
 
 
 def test_an_installed_wheel_simulates_a_federation(whole: Path, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ Knows the folder they share:
     notice.json                    what the gate tells holders
     secret                         by which the SuperExec proves itself to the SuperLink
     state.db                       the SuperLink's memory: nodes, runs, messages
-    bundles.json bundles/          the bundles that it runs, see coordinator/deploy/coordinator_folder.py
+    bundles.json bundles/          the bundles that it runs: deploy/coordinator_folder.py
     link.json                      where it listens and which bundles it runs, for other commands
     orders/                        the runs that a command asked for and that have not begun
     flwr-home/ logs/               what Flower keeps, what each process said

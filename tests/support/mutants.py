@@ -36,11 +36,11 @@ ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = {
     "client": "ready",
     "client/round": (
-        "answers masked_answers policy totals spending epochs private_sums "
+        "answers masked_answers policy spending epochs private_sums "
         "session_store holder roster"
     ),
-    "common/privacy": "document_bound",
-    "common/masking": "agreement member neighbourhood shares keystream",
+    "common/privacy": "noise",
+    "common/masking": "agreement member shares",
     "common/protocol": "packet cohort",
 }
 FILES = [

@@ -22,6 +22,7 @@ FOLDERS = (
     "common",
     "client",
     "coordinator",
+    "serving",
     "simulations",
     "tests",
     "docs",
