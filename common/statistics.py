@@ -1,10 +1,5 @@
 """The two sums a domain holder shares, and the operations they need: `+`, `-`, weighting, packing,
 checking.
-
-Statistics of one domain as a file that can be carried by hand: safetensors with a version and a
-digest.
-
-Holds sums and the terms they were made under; no text, no counts of tokens, no path.
 """
 
 from __future__ import annotations
@@ -320,6 +315,12 @@ def _check_positive(gram: Integers, rounded: int) -> None:
             "gram is not positive semi-definite; the file is corrupt or a mask did "
             "not cancel"
         ) from None
+
+
+# Statistics of one domain as a file that can be carried by hand: safetensors with a version and a
+# digest.
+#
+# Holds sums and the terms they were made under; no text, no counts of tokens, no path.
 
 
 _FORMAT = "ridgeway.statistics"

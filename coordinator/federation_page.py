@@ -1,7 +1,4 @@
-"""The page of a federation: what it asks for.
-
-What Prometheus reads of a federation: by its page, or from a running coordinator.
-"""
+"""The page of a federation: what it asks for."""
 
 from __future__ import annotations
 
@@ -17,6 +14,9 @@ from ridgeway.common.base.errors import InputError, JournalError
 from ridgeway.common.web.request_context import RequestMetrics
 from ridgeway.common.web.site import PageParts
 from ridgeway.coordinator.federation_view import FederationView
+
+# What Prometheus reads of a federation: by its page, or from a running coordinator.
+
 
 GAUGES = {
     "last_round_seconds": "Duration of the last uninterrupted round.",

@@ -1,8 +1,5 @@
 """A coordinator's folder as its page and its metrics show it, read anew whenever somebody looks.
 Writes nothing.
-
-What stands in the way of the next round, as far as it can be told without asking anybody, and
-what to do about it. Only a round itself finds out all.
 """
 
 from __future__ import annotations
@@ -47,6 +44,10 @@ from ridgeway.coordinator.round.federation import Federation
 from ridgeway.coordinator.round.ledger import Standing
 from ridgeway.coordinator.round.masked_round import too_few_on_roster
 from ridgeway.coordinator.round.progress import OTHER_RELEASE, REMEDIES
+
+# What stands in the way of the next round, as far as it can be told without asking anybody, and
+# what to do about it. Only a round itself finds out all.
+
 
 ADMIT = "admit more holders with `ridgeway coordinator admit`"
 

@@ -1,19 +1,4 @@
-"""What a federation has done: its releases, its rounds, and the one that runs.
-
-The releases of a federation over time: how accurate, with how much doubt, and what changed
-between two of them.
-
-Accuracies are shares of held-out texts, each with the interval in which the true share lies in 95
-of 100 cases.
-
-Every round that the ledger speaks of: when, how it ended, who refused and who was away.
-
-A round as it runs, read by another process than the one that runs it.
-
-The round appends its events to a file in the folder as they happen, and holds the folder's lock as
-long as it lives. So a file that has no end while nobody holds the lock is that of a round that
-died.
-"""
+"""What a federation has done: its releases, its rounds, and the one that runs."""
 
 from __future__ import annotations
 
@@ -35,6 +20,13 @@ from ridgeway.coordinator.narrator import holder_state, no_answer, tell_event
 from ridgeway.coordinator.round import progress
 from ridgeway.coordinator.round.ledger import LedgerRelease
 from ridgeway.coordinator.round.progress import AnswerRefused
+
+# The releases of a federation over time: how accurate, with how much doubt, and what changed
+# between two of them.
+#
+# Accuracies are shares of held-out texts, each with the interval in which the true share lies in 95
+# of 100 cases.
+
 
 Accuracy = dict[str, Any]
 Manifest = Mapping[str, Any]
@@ -222,6 +214,9 @@ def _selector(selector: Mapping[str, Any]) -> str:
     return f"{selector['name']}{k}"
 
 
+# Every round that the ledger speaks of: when, how it ended, who refused and who was away.
+
+
 Outcome = Literal["released", "unchanged", "failed", "cut off", "running"]
 ROUND_KINDS = ("opened", "closed", "refused", "absent")
 NOTHING_CHANGED = "nothing has changed"
@@ -315,6 +310,13 @@ class RoundHistory:
             record.outcome(is_running and record is self.rounds[-1])
             for record in self.rounds
         ]
+
+
+# A round as it runs, read by another process than the one that runs it.
+#
+# The round appends its events to a file in the folder as they happen, and holds the folder's lock
+# as long as it lives. So a file that has no end while nobody holds the lock is that of a round that
+# died.
 
 
 FILES_LOOKED_AT = 20

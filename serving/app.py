@@ -2,8 +2,6 @@
 API at `/docs`.
 
 What the page shows it asks of the API.
-
-serve.toml: the settings of `ridgeway serve`, their defaults and what each is for.
 """
 
 from __future__ import annotations
@@ -89,6 +87,9 @@ def create_app(
         service.watchers.append(rules.usage.renew)
     shortcut: ASGIApp = Shortcut(app, *apis)
     return RequestGuard(TracedRequests(shortcut), rules, service.metrics)
+
+
+# serve.toml: the settings of `ridgeway serve`, their defaults and what each is for.
 
 
 TEMPLATE_HEADER = """\

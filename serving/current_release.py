@@ -1,10 +1,4 @@
-"""Releases as they are served: verified, with the experts checked, and ready to route.
-
-How far today's prompts are from the text that the router was built on, and when that is too far.
-
-The signs are the shares of recent prompts of low confidence, and of those that belong to no domain.
-Holds no prompt.
-"""
+"""Releases as they are served: verified, with the experts checked, and ready to route."""
 
 from __future__ import annotations
 
@@ -95,6 +89,12 @@ class ReleaseSource:
             self.check(router)
         router.route("Is it ready?")
         return ServedRelease(release, router, folder, time.time())
+
+
+# How far today's prompts are from the text that the router was built on, and when that is too far.
+#
+# The signs are the shares of recent prompts of low confidence, and of those that belong to no
+# domain. Holds no prompt.
 
 
 MAX_RECENT_PROMPTS = 1000

@@ -7,11 +7,6 @@ An address that fails again and again is left alone for a while, then tried once
 
 So is one that does not pass its health checks, until it passes one. A request goes to the address
 with the fewest requests, one whose trial is due first.
-
-What can go wrong between the gateway and an expert, and what the client is told if no other can
-answer.
-
-Sentences hold no address, no key and nothing that the expert said.
 """
 
 from __future__ import annotations
@@ -32,6 +27,11 @@ from yarl import URL
 from ridgeway.common.routing.experts_file import Api, Expert, FallbackReason
 from ridgeway.common.web.http_errors import Problem
 from ridgeway.serving.telemetry import Metrics
+
+# What can go wrong between the gateway and an expert, and what the client is told if no other can
+# answer.
+#
+# Sentences hold no address, no key and nothing that the expert said.
 
 
 @dataclass(frozen=True, slots=True)

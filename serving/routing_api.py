@@ -2,10 +2,6 @@
 
 Five endpoints for applications and operators, and two for the page; and a shorter way to those that
 are called most.
-
-Decisions for other gateways: a body of OpenAI's or Anthropic's API in, headers out.
-
-For Envoy's ext_authz, nginx, Kong and APISIX (docs/application/other-gateways.md).
 """
 
 from __future__ import annotations
@@ -321,6 +317,11 @@ async def _explained(
     except TooManyTokens as error:
         words = f"only texts of up to {error.most:,} tokens are explained"
         raise Problem(400, words, code="too_long_to_explain") from None
+
+
+# Decisions for other gateways: a body of OpenAI's or Anthropic's API in, headers out.
+#
+# For Envoy's ext_authz, nginx, Kong and APISIX (docs/application/other-gateways.md).
 
 
 DECIDE = "/v1/decide"

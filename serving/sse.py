@@ -7,11 +7,6 @@ parsed; but marks of a whole answer, and of an error of the expert's own, are lo
 piece is read when the last one was taken, so a slow client slows its expert down and nothing heaps
 up. If the client goes, or takes nothing for a minute, the expert's connection is closed; if the
 expert fails, the client gets an error as its last event.
-
-The tokens that an answer says it used, whole or streamed, in each of the APIs; and what they
-cost.
-
-Keeps nothing else of them.
 """
 
 from __future__ import annotations
@@ -308,6 +303,12 @@ async def _departure(receive: Receive) -> None:
     """Returns when the client has gone. The body has been read, so nothing else can come."""
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+# The tokens that an answer says it used, whole or streamed, in each of the APIs; and what they
+# cost.
+#
+# Keeps nothing else of them.
 
 
 _MARK = b'"usage"'

@@ -1,15 +1,4 @@
-"""Telemetry of the service: metrics and spans.
-
-What is counted: metrics for Prometheus, and the last minutes of decisions for the page.
-
-Holds no prompt.
-
-Spans for OpenTelemetry: a request, its routing, and each attempt at an expert.
-
-They are sent where the environment says (OTEL_EXPORTER_OTLP_ENDPOINT, or that for traces), by the
-standard packages (extra `telemetry`). Elsewhere nothing is recorded, and the trace that a client
-began is passed on as it came. Attributes hold names, numbers and outcomes, never a prompt.
-"""
+"""Telemetry of the service: metrics and spans."""
 
 from __future__ import annotations
 
@@ -43,6 +32,11 @@ from ridgeway.common.web.request_context import (
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
+
+
+# What is counted: metrics for Prometheus, and the last minutes of decisions for the page.
+#
+# Holds no prompt.
 
 
 ROUTING_BUCKETS_S = (
@@ -228,6 +222,13 @@ class Activity:
             "steps": steps,
             "kept": MAX_STEPS,
         }
+
+
+# Spans for OpenTelemetry: a request, its routing, and each attempt at an expert.
+#
+# They are sent where the environment says (OTEL_EXPORTER_OTLP_ENDPOINT, or that for traces), by the
+# standard packages (extra `telemetry`). Elsewhere nothing is recorded, and the trace that a client
+# began is passed on as it came. Attributes hold names, numbers and outcomes, never a prompt.
 
 
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")

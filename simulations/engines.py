@@ -2,12 +2,6 @@
 
 Both run the same ClientApp, ServerApp and protocol as a deployment; only the way messages travel
 differs.
-
-Holders that drop out in the middle of a round, as a simulation was asked to let them.
-
-A ClientApp around the holders' own: it answers a number of requests, then fails for good, as a
-machine does whose network is cut. Which holders drop out, and when, is the same in every run.
-Flower's simulation engine loads `app`.
 """
 
 from __future__ import annotations
@@ -42,6 +36,13 @@ from ridgeway.simulations.simulated_federation import MANY_HOLDERS, SimulatedFed
 
 if TYPE_CHECKING:
     from flwr.clientapp import ClientApp
+
+
+# Holders that drop out in the middle of a round, as a simulation was asked to let them.
+#
+# A ClientApp around the holders' own: it answers a number of requests, then fails for good, as a
+# machine does whose network is cut. Which holders drop out, and when, is the same in every run.
+# Flower's simulation engine loads `app`.
 
 
 DROPOUTS_FILE = "dropouts.json"

@@ -2,11 +2,6 @@
 serialisation.
 
 Holders answer in this very process, or in processes that it starts.
-
-What holders of one simulation compute alike, computed once in a process.
-
-A deployed holder computes each of these once an answer. All are pure functions, so a cache around
-them changes nothing but the time that many holders in one process take.
 """
 
 from __future__ import annotations
@@ -43,6 +38,12 @@ from ridgeway.common.deploy.flower_patches import (
 )
 from ridgeway.common.protocol import packet
 from ridgeway.common.protocol.cohort import MAX_HOLDERS
+
+# What holders of one simulation compute alike, computed once in a process.
+#
+# A deployed holder computes each of these once an answer. All are pure functions, so a cache around
+# them changes nothing but the time that many holders in one process take.
+
 
 SHARED = (
     (packet, "_header", 4),

@@ -1,10 +1,4 @@
-"""The commands by which an owner approves members and bundles.
-
-ridgeway client bundle, approve: the code that rounds run on a holder's machine, read and allowed
-by its owner.
-
-ridgeway client members, confirm: whom a holder takes part with in rounds under masks.
-"""
+"""The commands by which an owner approves members and bundles."""
 
 from __future__ import annotations
 
@@ -55,6 +49,9 @@ from ridgeway.common.protocol.invitation import (
     is_same_code,
     roster_code,
 )
+
+# ridgeway client bundle, approve: the code that rounds run on a holder's machine, read and allowed
+# by its owner.
 
 
 def bundle(
@@ -186,6 +183,9 @@ def approve(
         ("note", unseen, f"see: ridgeway client bundle {folder}") if newer else None,
         json=json,
     )
+
+
+# ridgeway client members, confirm: whom a holder takes part with in rounds under masks.
 
 
 def members(

@@ -1,10 +1,4 @@
-"""The commands that make a holder's folder, copy it and bring it back.
-
-ridgeway client init: a holder's folder from an invitation, and what its owner agrees to by
-that.
-
-ridgeway client backup, restore: a holder's folder in one file, and back without its budget.
-"""
+"""The commands that make a holder's folder, copy it and bring it back."""
 
 from __future__ import annotations
 
@@ -54,6 +48,9 @@ from ridgeway.common.deploy.bundle import installed_sha256
 from ridgeway.common.protocol.cohort import Terms
 from ridgeway.common.protocol.invitation import Invite
 from ridgeway.common.text.encoder_files import absolute_source
+
+# ridgeway client init: a holder's folder from an invitation, and what its owner agrees to by that.
+
 
 SMALL_WINDOW_TOKENS = 16
 """Below this a holder is warned."""
@@ -322,6 +319,9 @@ def _warnings(terms: Terms) -> list[tuple[str, ...]]:
         words = "weighting by tokens reveals how large your corpus is"
         warnings.append(("warning", words))
     return warnings
+
+
+# ridgeway client backup, restore: a holder's folder in one file, and back without its budget.
 
 
 def backup(

@@ -1,11 +1,4 @@
-"""The commands that show an owner what has left: status, page, statement, evidence.
-
-ridgeway client status: what a holder was asked for and sent, what it has spent, and what stands
-ready.
-
-ridgeway client verify, export, statement, page: proof of what left a holder's machine, for
-whoever answers for it.
-"""
+"""The commands that show an owner what has left: status, page, statement, evidence."""
 
 from __future__ import annotations
 
@@ -48,6 +41,10 @@ from ridgeway.common.cli.terminal import (
     show,
     step,
 )
+
+# ridgeway client status: what a holder was asked for and sent, what it has spent, and what stands
+# ready.
+
 
 Line = tuple[str, ...]
 
@@ -184,6 +181,10 @@ def _handovers(holder: Holder) -> list[dict[str, Any]]:
         }
         for entry in holder.journal.entries(HANDED_OVER, FORKED_KEY)
     ]
+
+
+# ridgeway client verify, export, statement, page: proof of what left a holder's machine, for
+# whoever answers for it.
 
 
 Copy = Annotated[

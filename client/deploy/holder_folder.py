@@ -2,17 +2,6 @@
 setting explained.
 
 Nothing of a folder leaves but holder.pub, and that only when the holder hands it over.
-
-A holder's folder in one file, and back, without giving a budget back.
-
-A copy does not know what left after it was made. What bounds it is the owner's own doing: of an
-epoch one vector of sums and one of counts leave, and only the owner opens epochs (`client ready`).
-So whoever restores a copy says how many epochs were opened since. Each is charged as the most that
-the policy allows for a round, and so is what had not left yet of the epoch that was open; no epoch
-is open afterwards. No word of the coordinator's can lower this. If it knows of more outputs than
-were charged, rounds refuse (`Account.check_record`).
-
-Epochs, sessions, caches and logs are not in a backup.
 """
 
 from __future__ import annotations
@@ -301,6 +290,18 @@ def settings_text(settings: HolderSettings) -> str:
     }
     lines["sampling"] = sampling_toml(settings.policy.sampling)
     return _TEMPLATE.format(**literals | lines)
+
+
+# A holder's folder in one file, and back, without giving a budget back.
+#
+# A copy does not know what left after it was made. What bounds it is the owner's own doing: of an
+# epoch one vector of sums and one of counts leave, and only the owner opens epochs (`client
+# ready`). So whoever restores a copy says how many epochs were opened since. Each is charged as the
+# most that the policy allows for a round, and so is what had not left yet of the epoch that was
+# open; no epoch is open afterwards. No word of the coordinator's can lower this. If it knows of
+# more outputs than were charged, rounds refuse (`Account.check_record`).
+#
+# Epochs, sessions, caches and logs are not in a backup.
 
 
 JOURNAL = "journal.db"

@@ -6,13 +6,6 @@ kept.
     signature
     bundles/      bundles that it names, as they came: to be compared, never to be run from there
     announced-roster.json   the list of members that it names, as it was shown last
-
-What a joined holder answers and refuses, and what stands in its way, told to its owner as it
-happens.
-
-Every answer is given by a process of its own, which writes to the journal, and every bundle is
-judged by one that knows no journal and writes to a log: both are read here, and refused bundles are
-added to the journal.
 """
 
 from __future__ import annotations
@@ -372,6 +365,14 @@ class NoticeWatch:
         new = [words for words in news if words not in self._said]
         self._said.update(new)
         return new
+
+
+# What a joined holder answers and refuses, and what stands in its way, told to its owner as it
+# happens.
+#
+# Every answer is given by a process of its own, which writes to the journal, and every bundle is
+# judged by one that knows no journal and writes to a log: both are read here, and refused bundles
+# are added to the journal.
 
 
 _LOOK_INTERVAL_S = 1.0

@@ -11,12 +11,6 @@
 
 The owner opens an epoch (client/ready.py); a round only reads it, and never the corpus. So nothing
 that a round does or refuses depends on what the corpus is like by then.
-
-The totals that a holder has signed for: its data of one epoch is in one opened total, ever.
-
-A total is named by all that decides its bytes: its terms, its members, their epochs and their
-shares of the mass, and for counts what was asked. So the same total may be signed again after a
-session that failed, and no other. Written in the journal before a signature or a share leaves.
 """
 
 from __future__ import annotations
@@ -226,6 +220,13 @@ def _damaged(path: Path) -> FormatError:
     return FormatError(
         f"{path} is missing or damaged; open a new epoch with `ridgeway client ready`"
     )
+
+
+# The totals that a holder has signed for: its data of one epoch is in one opened total, ever.
+#
+# A total is named by all that decides its bytes: its terms, its members, their epochs and their
+# shares of the mass, and for counts what was asked. So the same total may be signed again after a
+# session that failed, and no other. Written in the journal before a signature or a share leaves.
 
 
 SIGNED = "signed"

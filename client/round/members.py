@@ -1,16 +1,4 @@
-"""The members that a holder knows: keys met in rounds, and the signed list of all.
-
-Which keys a holder knows to be one owner's: the hand-overs that it met, kept in its journal, the
-first of each key.
-
-What counts is what the owners of the keys have signed, whoever brings it.
-
-The roster that a holder has confirmed: the keys of the holders it takes part with under masks.
-
-A coordinator that could name the members would name itself many times, and see what is left. So its
-list counts for nothing before the holder's owner has compared its code with the other holders, by a
-way that does not lead through the coordinator, and has confirmed it.
-"""
+"""The members that a holder knows: keys met in rounds, and the signed list of all."""
 
 from __future__ import annotations
 
@@ -27,6 +15,12 @@ from ridgeway.common.base.identity import HandOver, HandOvers
 from ridgeway.common.base.journal import Journal
 from ridgeway.common.base.records import Record, record_json
 from ridgeway.common.protocol.invitation import RosterMember, in_order
+
+# Which keys a holder knows to be one owner's: the hand-overs that it met, kept in its journal, the
+# first of each key.
+#
+# What counts is what the owners of the keys have signed, whoever brings it.
+
 
 HANDED_OVER = "handed_over"
 FORKED_KEY = "forked_key"
@@ -119,6 +113,13 @@ def check_members(
             "a member's key was handed over twice, first to another key",
             forked,
         )
+
+
+# The roster that a holder has confirmed: the keys of the holders it takes part with under masks.
+#
+# A coordinator that could name the members would name itself many times, and see what is left. So
+# its list counts for nothing before the holder's owner has compared its code with the other
+# holders, by a way that does not lead through the coordinator, and has confirmed it.
 
 
 ROSTER = "roster.json"

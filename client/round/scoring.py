@@ -1,9 +1,6 @@
 """A holder's held-out documents under one router: counts, and nothing but counts.
 
 Law: to which domain a document is routed depends on that document and on public things alone.
-
-A holder's scores of experts' answers to prompts of its domain: what it may tell of them is sums
-and numbers.
 """
 
 from __future__ import annotations
@@ -151,6 +148,10 @@ def reliability(
             found = np.bincount(counted.ravel(), minlength=first.size * bins)
             counts[row, :, :, column] = found.reshape(-1, bins)
     return counts
+
+
+# A holder's scores of experts' answers to prompts of its domain: what it may tell of them is sums
+# and numbers.
 
 
 MIN_SCORES = 10

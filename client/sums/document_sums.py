@@ -2,9 +2,6 @@
 text.
 
 They never leave as they are: noise is added by others.
-
-The documents that a holder evaluates on: a bounded sample of those kept out of the sums, as
-token ids.
 """
 
 from __future__ import annotations
@@ -115,6 +112,10 @@ def _batches(
             size = 0
     if texts:
         yield texts
+
+
+# The documents that a holder evaluates on: a bounded sample of those kept out of the sums, as token
+# ids.
 
 
 MAX_DOCUMENT_CHARACTERS = 20_000

@@ -1,16 +1,4 @@
-"""Products of whole numbers on a GPU: digits of samples, their blocks, and torch's operations.
-
-Integer samples as two int8 planes, as int8 tensor cores want them: how they are laid out, filled
-and read.
-
-Sample k lies in column k: rows 0 … R−1 hold high digits, rows R … 2R−1 low digits, x = 64·high +
-low. A column of zeros is no sample, and adds nothing to a product.
-
-What sums on a device are made of, by torch: number by number those of the CPU.
-
-The exact sum of products over samples that arrive piece by piece: collected in a block,
-multiplied when it is full.
-"""
+"""Products of whole numbers on a GPU: digits of samples, their blocks, and torch's operations."""
 
 from __future__ import annotations
 
@@ -33,6 +21,13 @@ from ridgeway.common.text.word_sketch import (
     WORD_END,
     WordSketch,
 )
+
+# Integer samples as two int8 planes, as int8 tensor cores want them: how they are laid out, filled
+# and read.
+#
+# Sample k lies in column k: rows 0 … R−1 hold high digits, rows R … 2R−1 low digits, x = 64·high +
+# low. A column of zeros is no sample, and adds nothing to a product.
+
 
 DIGIT = 64
 ROWS = 128
@@ -120,6 +115,9 @@ class DeviceSpelling:
             torch.from_numpy(WORD_BYTES.copy()).to(device),
             (first, second),
         )
+
+
+# What sums on a device are made of, by torch: number by number those of the CPU.
 
 
 GATHERED_BYTES = 256 << 20
@@ -237,6 +235,10 @@ def _add_words(
         buckets = (packed >> 32 & _LOW_HALF) * spelling.width >> 32
         signs = 2 * (packed & 1) - 1
         counts.index_add_(0, window[ends] * spelling.width + buckets, signs)
+
+
+# The exact sum of products over samples that arrive piece by piece: collected in a block,
+# multiplied when it is full.
 
 
 MAX_COLUMNS = 1 << 17

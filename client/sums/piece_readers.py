@@ -3,9 +3,6 @@ cores, not for many.
 
 A piece whose process ends is read on by this process, from where the answers ended. Processes end
 when their parent does.
-
-A piece of a corpus → batches of its documents, less those that are held out, and the samples of
-a batch: all that is done before sums are taken, in whatever process.
 """
 
 from __future__ import annotations
@@ -36,6 +33,10 @@ from ridgeway.common.text.fast_bpe import EncoderTables
 from ridgeway.common.text.table_encoder import TableEncoder
 from ridgeway.common.text.tokenizer import Tokenizer
 from ridgeway.common.text.windows import Layer, layers
+
+# A piece of a corpus → batches of its documents, less those that are held out, and the samples of a
+# batch: all that is done before sums are taken, in whatever process.
+
 
 BATCH_DOCUMENTS = 1024
 SKIMMED_DOCUMENTS = 1024

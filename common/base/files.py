@@ -1,9 +1,4 @@
-"""Files that are either whole or not there, canonical JSON, and the user's own folders.
-
-JSON lines: records with a place, the text of a record, and folders of labelled test files.
-
-Lines are those of the file, not Unicode's.
-"""
+"""Files that are either whole or not there, canonical JSON, and the user's own folders."""
 
 from __future__ import annotations
 
@@ -262,6 +257,11 @@ def _user_folder(name: str, general: str, usual: str) -> Path:
         if named
         else Path(os.environ.get(general) or Path.home() / usual) / "ridgeway"
     )
+
+
+# JSON lines: records with a place, the text of a record, and folders of labelled test files.
+#
+# Lines are those of the file, not Unicode's.
 
 
 TEST_SUFFIX = ".test.jsonl"

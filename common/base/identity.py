@@ -2,11 +2,6 @@
 another.
 
 A private key is never printed.
-
-The key with which a SuperNode proves who it is: ECDSA over P-384, in the form that OpenSSH and
-Flower read.
-
-A private key is never printed.
 """
 
 from __future__ import annotations
@@ -342,6 +337,12 @@ def owned_identity(path: Path, handovers: HandOvers) -> Identity:
             )
         next_key(path).replace(path)
     return identity.with_handovers(handovers.leading_to(newest))
+
+
+# The key with which a SuperNode proves who it is: ECDSA over P-384, in the form that OpenSSH and
+# Flower read.
+#
+# A private key is never printed.
 
 
 _KIND = "ecdsa-sha2-nistp384"

@@ -1,15 +1,4 @@
-"""What the machine offers: the compiled module, threads, GPUs.
-
-The compiled module `ridgeway._native`, or None where it is missing or turned off.
-
-Every caller has a reference in Python, which gives the same and takes longer.
-
-Libraries held to one thread each while we run our own.
-
-Which GPUs there are, and which of them a word on the command line means.
-
-Looks for an NVIDIA driver first, so that a machine without one never imports torch.
-"""
+"""What the machine offers: the compiled module, threads, GPUs."""
 
 from __future__ import annotations
 
@@ -28,6 +17,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ridgeway.common.base.errors import DeviceError, InputError, first_line
+
+# The compiled module `ridgeway._native`, or None where it is missing or turned off.
+#
+# Every caller has a reference in Python, which gives the same and takes longer.
+
 
 __all__ = ["native", "why_not"]
 
@@ -84,6 +78,9 @@ if why_not:
 
 
 _TOKENIZERS_SWITCH = "TOKENIZERS_PARALLELISM"
+
+# Libraries held to one thread each while we run our own.
+
 
 _lock = threading.Lock()
 _users = 0
@@ -161,6 +158,11 @@ def serial_tokenizers() -> Iterator[None]:
                 os.environ.pop(_TOKENIZERS_SWITCH, None)
             elif _users == 0 and _before is not None:
                 os.environ[_TOKENIZERS_SWITCH] = _before
+
+
+# Which GPUs there are, and which of them a word on the command line means.
+#
+# Looks for an NVIDIA driver first, so that a machine without one never imports torch.
 
 
 DRIVERS = (

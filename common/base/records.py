@@ -1,11 +1,4 @@
-"""Records: values that are checked when they are made, read and stored.
-
-Checked records: the base of everything that is read from a file or a message, and the names and
-keys in it.
-
-Settings files: TOML in, checked records out, with one clear sentence where something is
-wrong.
-"""
+"""Records: values that are checked when they are made, read and stored."""
 
 from __future__ import annotations
 
@@ -40,6 +33,10 @@ from ridgeway.common.base.settings import (
     SAMPLING,
     Sampling,
 )
+
+# Checked records: the base of everything that is read from a file or a message, and the names and
+# keys in it.
+
 
 STRINGS = frozenset((str,))
 PLAIN = frozenset((str, int, bool, NoneType))
@@ -200,6 +197,9 @@ def client_network(address: str) -> str:
     if parsed.ipv4_mapped is not None:
         return str(parsed.ipv4_mapped)
     return str(ipaddress.ip_network((parsed, 64), strict=False))
+
+
+# Settings files: TOML in, checked records out, with one clear sentence where something is wrong.
 
 
 _Model = TypeVar("_Model", bound=BaseModel)

@@ -1,7 +1,5 @@
 """What the commands share: steps and progress on stderr, results alone on stdout, errors as one
 sentence.
-
-Options and arguments that several commands share.
 """
 
 from __future__ import annotations
@@ -327,6 +325,9 @@ def _system(error: OSError) -> str:
             " same command again"
         )
     return f"{(error.strerror or str(error)).lower()}{where}"
+
+
+# Options and arguments that several commands share.
 
 
 Command = TypeVar("Command", bound=Callable[..., Any])

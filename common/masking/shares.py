@@ -1,27 +1,4 @@
-"""What masks are made of: a stream of random bytes, who masks with whom, and shares of secrets.
-
-Masks: a keystream of AES-128 in counter mode, added to a vector in the ring Z/2⁶⁴, block by
-block in place.
-
-A key masks one vector and is never used again. What is sealed is a type of its own, without
-arithmetic: nothing but a completed session makes numbers of it again.
-
-Shamir's secret sharing over a prime field: any `threshold` shares give the secret back, fewer
-say nothing.
-
-Randomness is passed in.
-
-Who holds whose shares in a large cohort: a random neighbourhood of each member's own choice, and
-how large it is.
-
-Up to COMPLETE members everybody deals to everybody. In larger cohorts (Bell et al. 2020, the
-variant against a hostile server) a member deals its secrets out to `holders` others, and shares
-masks with them and with those that dealt to it. It draws them itself, after everybody's keys are
-fixed, so neither the coordinator nor other members can choose them, or try many keys until they
-suit. TABLE holds sizes, which every member must know alike: a secret is lost once in 2⁴⁰ sessions,
-and a round fails once in 2³⁰ where one in MAX_GONE members falls away, as
-tests/support/neighbourhood_failure.py computes. Pure; knows arithmetic.
-"""
+"""What masks are made of: a stream of random bytes, who masks with whom, and shares of secrets."""
 
 from __future__ import annotations
 
@@ -42,6 +19,13 @@ from cryptography.hazmat.primitives.ciphers import (
 from numpy.typing import NDArray
 
 from ridgeway.common.base.errors import MaskingError, Refused
+
+# Masks: a keystream of AES-128 in counter mode, added to a vector in the ring Z/2⁶⁴, block by block
+# in place.
+#
+# A key masks one vector and is never used again. What is sealed is a type of its own, without
+# arithmetic: nothing but a completed session makes numbers of it again.
+
 
 Vector = NDArray[np.uint64]
 Operation = Callable[..., object]
@@ -124,6 +108,12 @@ def _stream(key: bytes, first: int) -> CipherContext:
     return Cipher(
         algorithms.AES128(key), modes.CTR(counter.to_bytes(16, "big"))
     ).encryptor()
+
+
+# Shamir's secret sharing over a prime field: any `threshold` shares give the secret back, fewer say
+# nothing.
+#
+# Randomness is passed in.
 
 
 PRIME = (1 << 256) + 297
@@ -240,6 +230,18 @@ def _weights(indices: tuple[int, ...]) -> tuple[int, ...]:
 def _field_element(random: Random) -> int:
     """Uniform below PRIME: 16 bytes more than needed leave no bias that could be seen."""
     return int.from_bytes(random(SHARE_BYTES + 16), "big") % PRIME
+
+
+# Who holds whose shares in a large cohort: a random neighbourhood of each member's own choice, and
+# how large it is.
+#
+# Up to COMPLETE members everybody deals to everybody. In larger cohorts (Bell et al. 2020, the
+# variant against a hostile server) a member deals its secrets out to `holders` others, and shares
+# masks with them and with those that dealt to it. It draws them itself, after everybody's keys are
+# fixed, so neither the coordinator nor other members can choose them, or try many keys until they
+# suit. TABLE holds sizes, which every member must know alike: a secret is lost once in 2⁴⁰
+# sessions, and a round fails once in 2³⁰ where one in MAX_GONE members falls away, as
+# tests/support/neighbourhood_failure.py computes. Pure; knows arithmetic.
 
 
 COMPLETE = 100

@@ -18,8 +18,6 @@ same holds for sums of shares: two discrete Gaussian numbers with σ and σ′ a
 σ′²), within 1 ± 5·exp(−π²·min(σ, σ′)²).
 
 Everything is computed in decimals of 50 digits, alike on every machine, and rounded up.
-
-Privacy as a mode of the terms: what is noised, by how much, and what that costs a document.
 """
 
 from __future__ import annotations
@@ -154,6 +152,9 @@ def _mills_ratio(x: Decimal) -> Decimal:
         factor += 2
         term = term * x * x / factor
     return (TWO_PI / 4).sqrt() * (x * x / 2).exp() - total
+
+
+# Privacy as a mode of the terms: what is noised, by how much, and what that costs a document.
 
 
 MAX_EPSILON = 20.0

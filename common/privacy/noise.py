@@ -1,20 +1,4 @@
-"""The noise of private sums, and the bound of one document that it is measured by.
-
-How far one document can move what a holder sends: its part is bounded, in integers, whatever its
-text says.
-
-A document is one row of integers whose square is at most `ROW_SQUARE`, which is checked here and
-nowhere taken on trust. Beside its row it adds a constant, which counts it. So adding or removing a
-document moves the sums by at most √`moved_square`, and no float is part of the argument.
-
-Discrete Gaussian noise, sampled exactly: integers x with a probability in proportion to
-exp(−x²/2σ²).
-
-After Canonne, Kamath and Steinke (2020), many numbers at a time. Every coin is a uniform integer
-compared with another integer, so no number is ever rounded, and nothing here is a float. σ is a
-whole number: noise is added to sums in fixed point, whose unit is so small that rounding σ up costs
-nothing. Randomness is an argument.
-"""
+"""The noise of private sums, and the bound of one document that it is measured by."""
 
 from __future__ import annotations
 
@@ -30,6 +14,14 @@ from ridgeway.common.base.errors import BoundExceeded
 from ridgeway.common.base.files import sha256
 from ridgeway.common.privacy.document_vectors import VECTOR_LENGTH
 from ridgeway.common.privacy.public_prior import Integers
+
+# How far one document can move what a holder sends: its part is bounded, in integers, whatever its
+# text says.
+#
+# A document is one row of integers whose square is at most `ROW_SQUARE`, which is checked here and
+# nowhere taken on trust. Beside its row it adds a constant, which counts it. So adding or removing
+# a document moves the sums by at most √`moved_square`, and no float is part of the argument.
+
 
 PrivacyMode = Literal["columns", "full"]
 
@@ -168,6 +160,15 @@ def check_rows(rows: Integers) -> None:
         raise BoundExceeded(
             "a document's row is longer than its bound, so noise would not hide it"
         )
+
+
+# Discrete Gaussian noise, sampled exactly: integers x with a probability in proportion to
+# exp(−x²/2σ²).
+#
+# After Canonne, Kamath and Steinke (2020), many numbers at a time. Every coin is a uniform integer
+# compared with another integer, so no number is ever rounded, and nothing here is a float. σ is a
+# whole number: noise is added to sums in fixed point, whose unit is so small that rounding σ up
+# costs nothing. Randomness is an argument.
 
 
 _Integers = NDArray[np.int64]

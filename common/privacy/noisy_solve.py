@@ -7,9 +7,6 @@ features.
 Every step but the sums themselves is public, so that it costs no privacy, and can be done again.
 Documents were summed at length 1, and a table cannot bring a prompt to that length: TYPICAL_LENGTH
 stands for all of them.
-
-A total under noise → the weights of an ordinary router. Everything here is public: everybody
-gets the same.
 """
 
 from __future__ import annotations
@@ -211,6 +208,10 @@ def split(
     for share, block in zip(shares, prior.blocks, strict=True):
         yield share / length, block, rows[start : start + block.width]
         start += block.width
+
+
+# A total under noise → the weights of an ordinary router. Everything here is public: everybody gets
+# the same.
 
 
 def solve_private(

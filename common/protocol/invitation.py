@@ -2,17 +2,6 @@
 holder leaves.
 
 They hold public things only.
-
-The code by which holders compare the rosters that they were shown, by telephone for example.
-
-Whoever makes rosters may try many until two have one code, and show one to each of two holders. 120
-bits put that at 2⁶⁰ tries, and each try is a scrypt with 32 MiB of memory.
-
-The notice: what a coordinator tells every holder between rounds, signed with the key that
-holders have pinned.
-
-The gate hands it to whoever asks, and it stands in the invitation's folder: it holds public things
-only.
 """
 
 from __future__ import annotations
@@ -192,6 +181,12 @@ def read_invitation(folder: Path) -> Invite:
     return signed
 
 
+# The code by which holders compare the rosters that they were shown, by telephone for example.
+#
+# Whoever makes rosters may try many until two have one code, and show one to each of two holders.
+# 120 bits put that at 2⁶⁰ tries, and each try is a scrypt with 32 MiB of memory.
+
+
 ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 """Crockford's base 32: no I, L, O and U, which are heard or read as others."""
 CODE_BYTES = 15
@@ -233,6 +228,13 @@ def is_same_code(one: str, other: str) -> bool:
 
 def _plain(code: str) -> str:
     return code.upper().translate(_HEARD_AS)
+
+
+# The notice: what a coordinator tells every holder between rounds, signed with the key that holders
+# have pinned.
+#
+# The gate hands it to whoever asks, and it stands in the invitation's folder: it holds public
+# things only.
 
 
 NOTICE = "notice.json"

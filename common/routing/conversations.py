@@ -1,15 +1,4 @@
-"""Which domain each conversation of an application is with: what the gateway does, in a process.
-
-Whether a message goes on with what its conversation is about, or is about something else.
-
-A release with a sentence encoder tells by whether the message is more like phrases that go on with
-any subject, or like openings of many subjects, in 16 languages. A release without one tells by how
-clearly the message speaks for another domain: the shorter it is, the more that takes.
-docs/research/decisions.md has the measurements.
-
-What a request says of its conversation: what is routed of it, cut to its size, and the digest by
-which the conversation is found again.
-"""
+"""Which domain each conversation of an application is with: what the gateway does, in a process."""
 
 from __future__ import annotations
 
@@ -39,6 +28,14 @@ from ridgeway.common.routing.decision import Decision, ranked
 from ridgeway.common.routing.router import Router
 from ridgeway.common.routing.sentence_table import Cascade, SentenceTable
 from ridgeway.common.text.sentence_encoder import SentenceFeatures
+
+# Whether a message goes on with what its conversation is about, or is about something else.
+#
+# A release with a sentence encoder tells by whether the message is more like phrases that go on
+# with any subject, or like openings of many subjects, in 16 languages. A release without one tells
+# by how clearly the message speaks for another domain: the shorter it is, the more that takes.
+# docs/research/decisions.md has the measurements.
+
 
 FOLLOW_UPS = """\
 and why?
@@ -252,6 +249,10 @@ def _vectors(
     norms = np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True)
     directions: _Floats = vectors / np.maximum(norms, 1.0)
     return directions
+
+
+# What a request says of its conversation: what is routed of it, cut to its size, and the digest by
+# which the conversation is found again.
 
 
 MAX_ROUTED_CHARACTERS = 32_768

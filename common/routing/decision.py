@@ -1,11 +1,5 @@
 """From points to decisions: which domain is ahead, how sure that is, whether the text is in scope,
 and when the router abstains.
-
-What text is in scope, told by its prominence: how far the best score stands out from the others.
-
-What is usual is learnt from held-out text: scored by all domains it belongs to one, and scored by
-all but its own it belongs to none, as text of a domain that nobody holds would. Counts of both are
-all that is needed, so holders can tell them under masks.
 """
 
 from __future__ import annotations
@@ -22,6 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeway.common.base.settings import Confidence, Scope
+
+# What text is in scope, told by its prominence: how far the best score stands out from the others.
+#
+# What is usual is learnt from held-out text: scored by all domains it belongs to one, and scored by
+# all but its own it belongs to none, as text of a domain that nobody holds would. Counts of both
+# are all that is needed, so holders can tell them under masks.
+
 
 _Floats = NDArray[np.float64]
 _Counts = NDArray[np.int64]

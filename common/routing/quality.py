@@ -1,13 +1,5 @@
 """How good each expert is in each domain: sums of scores, which add up, and what is expected where
 there are few.
-
-Score files: how well experts answered prompts, as lines of JSON or as CSV.
-
-    {"prompt": "May I sublet my flat?", "expert": "law-7b", "score": 0.8, "domain": "law"}
-    {"prompt": "May I sublet my flat?", "scores": {"law-7b": 0.8, "large": 1}}
-
-`domain` (or `category`) may be left out, and `prompt` (or `text`) where the domain is given. A
-score that is null or empty is missing.
 """
 
 from __future__ import annotations
@@ -245,6 +237,15 @@ def load_quality(path: Path) -> QualityTable:
         return quality_from_json(facts)
     except FormatError as error:
         raise FormatError(f"{path}: {error}") from None
+
+
+# Score files: how well experts answered prompts, as lines of JSON or as CSV.
+#
+#     {"prompt": "May I sublet my flat?", "expert": "law-7b", "score": 0.8, "domain": "law"}
+#     {"prompt": "May I sublet my flat?", "scores": {"law-7b": 0.8, "large": 1}}
+#
+# `domain` (or `category`) may be left out, and `prompt` (or `text`) where the domain is given. A
+# score that is null or empty is missing.
 
 
 PROMPT = ("prompt", "text")

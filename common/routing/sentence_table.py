@@ -2,9 +2,6 @@
 which a table of tokens and words decides where it is sure.
 
 Both are solved from one total: the table's equation is a block of the whole one.
-
-Where the table of a cascade hands over to its sentence encoder, chosen on held-out text: for a
-share of texts that are read, or for an accuracy.
 """
 
 from __future__ import annotations
@@ -294,6 +291,10 @@ def _in_fractions(exact: _Floats, step: float) -> tuple[NDArray[np.int32], int]:
     bits = int(np.floor(np.log2(MAX_SENTENCE_WEIGHT * step / (2 * largest))))
     weights = np.rint(np.ldexp(exact / step, bits)).astype(np.int32)
     return weights, bits
+
+
+# Where the table of a cascade hands over to its sentence encoder, chosen on held-out text: for a
+# share of texts that are read, or for an accuracy.
 
 
 _ROUNDING = 1e-9

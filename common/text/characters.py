@@ -1,18 +1,4 @@
-"""Characters as encoders read them, as typed and mistyped.
-
-Data of characters that are the same on every machine, whatever Unicode its Python knows: lower
-case, and the classes by which texts are cut into words.
-
-Python's own lower case grows with Unicode, and knows two letters whose lower case is two letters or
-depends on their neighbours. Those stay as they are, and so do letters that came after Unicode 3.2,
-whose tables every Python carries. The classes are those of the tokenizers library, version 0.23.3,
-character by character.
-
-Beginnings of texts with errors as people type them: the same for a text on every machine,
-whatever stands beside it.
-
-Everything follows from a hash of the beginning, in whole numbers.
-"""
+"""Characters as encoders read them, as typed and mistyped."""
 
 from __future__ import annotations
 
@@ -25,6 +11,15 @@ from unicodedata import ucd_3_2_0
 
 import numpy as np
 from numpy.typing import NDArray
+
+# Data of characters that are the same on every machine, whatever Unicode its Python knows: lower
+# case, and the classes by which texts are cut into words.
+#
+# Python's own lower case grows with Unicode, and knows two letters whose lower case is two letters
+# or depends on their neighbours. Those stay as they are, and so do letters that came after Unicode
+# 3.2, whose tables every Python carries. The classes are those of the tokenizers library, version
+# 0.23.3, character by character.
+
 
 CODE_POINTS = 0x110000
 CLASS_LETTERS = "OLNS"
@@ -190,6 +185,12 @@ ffdaL ffddO 10000L 1000cO 1000dL 10027O 10028L 1003bO 1003cL 1003eO 1003fL 1004e
 2fa1eO 30000L 3134bO 31350L 323b0O
 """
 """Where runs of one class begin, in hexadecimal, and the class."""
+
+
+# Beginnings of texts with errors as people type them: the same for a text on every machine,
+# whatever stands beside it.
+#
+# Everything follows from a hash of the beginning, in whole numbers.
 
 
 MISTYPED_CHARACTERS = 240

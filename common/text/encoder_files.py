@@ -1,9 +1,4 @@
-"""Encoders as folders that can be carried: encoder.json, tokenizer.json, table.safetensors.
-
-Where encoders come from: `smollm2`, `hf:NAME_OR_DIR`, `dir:PATH`, and the user's cache.
-
-Of a model it reads the tokenizer and the input embeddings, and nothing else.
-"""
+"""Encoders as folders that can be carried: encoder.json, tokenizer.json, table.safetensors."""
 
 from __future__ import annotations
 
@@ -139,6 +134,11 @@ def load_encoder(folder: Path) -> TableEncoder:
             "encoder again"
         )
     return encoder
+
+
+# Where encoders come from: `smollm2`, `hf:NAME_OR_DIR`, `dir:PATH`, and the user's cache.
+#
+# Of a model it reads the tokenizer and the input embeddings, and nothing else.
 
 
 SOURCES = {

@@ -2,11 +2,6 @@
 
 That without a name is Google's USE-multilingual v3, which knows 16 languages and gives the same
 numbers on every machine. The others are transformers.
-
-What an encoder knows of sentences: the sentence vector of a sample, and random features of it.
-
-A sample is a row of token ids. How tokens are spelt is public, so its text follows from its ids,
-and the sentence encoder reads that text. All of it is counted in integers.
 """
 
 from __future__ import annotations
@@ -227,6 +222,12 @@ def _load(folder: Path) -> UseEncoder:
     }
     definition = (folder / _TOKENIZER).read_bytes()
     return UseEncoder(USE, definition, SentenceWeights(**arrays))
+
+
+# What an encoder knows of sentences: the sentence vector of a sample, and random features of it.
+#
+# A sample is a row of token ids. How tokens are spelt is public, so its text follows from its ids,
+# and the sentence encoder reads that text. All of it is counted in integers.
 
 
 _Integers = NDArray[np.int64]

@@ -7,10 +7,6 @@ Numbers of fixed point: activations of tokens have 8 bits after the point, those
 and normalised ones 20. Weights are 8-bit numbers and a scale of 24 bits after the point. Every
 step is a sum, a product, or a quotient or root that is rounded down, so that each machine has the
 same bits. `native/sentences.c` is the same computation.
-
-USE's network by torch, on a GPU or a CPU: the same bits as by numpy.
-
-Products are taken in float64, which holds their sums exactly.
 """
 
 from __future__ import annotations
@@ -259,6 +255,11 @@ class SentenceNetwork:
     def _root(self, squares: Any) -> Any:
         """The whole square root of numbers below 2^52; 1 of zero."""
         return self._xp.floor(self._xp.sqrt(squares)).clip(1)
+
+
+# USE's network by torch, on a GPU or a CPU: the same bits as by numpy.
+#
+# Products are taken in float64, which holds their sums exactly.
 
 
 _BATCH_TOKENS = 1 << 17

@@ -2,9 +2,6 @@
 
 The wheel's weights are multiples of one scale a matrix, 127 at most, so that 8-bit numbers hold
 them exactly; its table has 6 bits.
-
-Models that are sentence encoders: folders of BERT-like Hugging Face models in safetensors, and
-where this machine saw them.
 """
 
 from __future__ import annotations
@@ -271,6 +268,10 @@ def _tangents() -> NDArray[np.int16]:
         below.append(round(LARGEST_ACTIVATION * (grown - 1) / (grown + 1)))
     above = np.array(below, dtype=np.int16)
     return np.concatenate([-above[:0:-1], above])
+
+
+# Models that are sentence encoders: folders of BERT-like Hugging Face models in safetensors, and
+# where this machine saw them.
 
 
 MODEL_VARIABLE = "RIDGEWAY_SENTENCE_MODEL"

@@ -1,19 +1,4 @@
-"""What is known of a request while it is answered, logged and counted.
-
-What is known of the request being served: its id and key, and how many bytes it holds.
-
-Every body that is read, every text that waits and every answer that is put together is counted
-until its request has ended. This bounds the memory of a server: where the limit is reached, the
-request that would hold more is refused with 503, and the others go on.
-
-Lines of the log: one for each thing that happened, as text or as JSON, with its level and its
-time in UTC.
-
-No line holds a traceback, which could show what was asked or where files are; nor a prompt, since
-none is ever logged.
-
-What is counted of requests, for Prometheus: answers, their times, and refusals.
-"""
+"""What is known of a request while it is answered, logged and counted."""
 
 from __future__ import annotations
 
@@ -42,6 +27,13 @@ from pydantic_core import to_json
 
 from ridgeway.common.web.http_errors import RefusedRequest
 from ridgeway.common.web.key_budgets import KeyAccount
+
+# What is known of the request being served: its id and key, and how many bytes it holds.
+#
+# Every body that is read, every text that waits and every answer that is put together is counted
+# until its request has ended. This bounds the memory of a server: where the limit is reached, the
+# request that would hold more is refused with 503, and the others go on.
+
 
 REQUEST_ID = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
 MAX_HELD_BYTES = 96 * 1024**2
@@ -150,6 +142,13 @@ def let_go(size: int) -> None:
         holding.let_go(size)
 
 
+# Lines of the log: one for each thing that happened, as text or as JSON, with its level and its
+# time in UTC.
+#
+# No line holds a traceback, which could show what was asked or where files are; nor a prompt, since
+# none is ever logged.
+
+
 LogFormat = Literal["text", "json"]
 LogLevel = Literal["error", "warning", "info"]
 FIELDS = "ridgeway.fields"
@@ -211,6 +210,9 @@ def _is_worth_logging(record: logging.LogRecord) -> bool:
     """Not that a request was cut off because the service stops, which uvicorn tells at length."""
     cut = record.exc_info is not None and record.exc_info[0] is asyncio.CancelledError
     return not cut and not record.getMessage().startswith("Traceback")
+
+
+# What is counted of requests, for Prometheus: answers, their times, and refusals.
 
 
 REQUEST_BUCKETS_S = (

@@ -4,11 +4,6 @@ two versions.
 A page is plain files: those that every page shares, in `static` beside this module, and those of
 its own folder. The address of each holds a version made of their content. What a page shows it asks
 of the API, as any client.
-
-A page that is only read, as an application: its files, what it asks for, metrics and health,
-behind the guard.
-
-What a page shows is somebody else's job.
 """
 
 from __future__ import annotations
@@ -107,6 +102,12 @@ def site_api(site: Site, documents: Mapping[str, str]) -> APIRouter:
         )
 
     return api
+
+
+# A page that is only read, as an application: its files, what it asks for, metrics and health,
+# behind the guard.
+#
+# What a page shows is somebody else's job.
 
 
 @dataclass(frozen=True, slots=True)

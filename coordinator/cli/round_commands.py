@@ -1,7 +1,4 @@
-"""ridgeway coordinator round, deliver: what an operator asks all holders for.
-
-ridgeway coordinator releases: what was published.
-"""
+"""ridgeway coordinator round, deliver: what an operator asks all holders for."""
 
 from __future__ import annotations
 
@@ -41,6 +38,9 @@ from ridgeway.coordinator.round.progress import (
     HoldersAbsent,
     ReleaseStands,
 )
+
+# ridgeway coordinator releases: what was published.
+
 
 HEADINGS = ("release", "id", "made at (UTC)", "by", "mode", "accuracy", "domains")
 

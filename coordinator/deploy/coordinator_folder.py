@@ -1,21 +1,5 @@
 """Making a coordinator's folder: the key it signs with, and coordinator.toml with every setting
 explained. Certificates and processes are made by others.
-
-The bundles that rounds of a coordinator may run: that of the installed Ridgeway, and those
-before it.
-
-    bundles/HASH.fab      a bundle, as it was installed
-    bundles/HASH.server/  the coordinator's own code of the same version
-    bundles.json          their hashes, the newest first, and what the operator says of each
-
-Rounds run the newest, unless `bundle` in coordinator.toml names another: holders approve a new
-bundle in their own time.
-
-A coordinator's folder in one file, and back: taken while it runs, verified when it is written
-and when it is read.
-
-The ledger is copied at one moment; then every file that this copy names. What Flower keeps is left
-out: `coordinator up` makes it anew from the ledger.
 """
 
 from __future__ import annotations
@@ -182,6 +166,17 @@ def settings_text(settings: FederationSettings) -> str:
     return _TEMPLATE.format(**literals | {"fallback": line})
 
 
+# The bundles that rounds of a coordinator may run: that of the installed Ridgeway, and those before
+# it.
+#
+#     bundles/HASH.fab      a bundle, as it was installed
+#     bundles/HASH.server/  the coordinator's own code of the same version
+#     bundles.json          their hashes, the newest first, and what the operator says of each
+#
+# Rounds run the newest, unless `bundle` in coordinator.toml names another: holders approve a new
+# bundle in their own time.
+
+
 _INDEX = "bundles.json"
 CHANGES = "changes.txt"
 MAX_KEPT = 3
@@ -254,6 +249,13 @@ def _changes(folder: Path) -> tuple[str, ...]:
     text = path.read_text(encoding="utf-8") if path.exists() else ""
     lines = ["".join(filter(str.isprintable, line))[:300] for line in text.splitlines()]
     return tuple(line for line in lines if line.strip())[:50]
+
+
+# A coordinator's folder in one file, and back: taken while it runs, verified when it is written and
+# when it is read.
+#
+# The ledger is copied at one moment; then every file that this copy names. What Flower keeps is
+# left out: `coordinator up` makes it anew from the ledger.
 
 
 LEDGER = "ledger.db"

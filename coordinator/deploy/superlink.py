@@ -11,11 +11,6 @@ Knows the folder they share:
     link.json                      where it listens and which bundles it runs, for other commands
     orders/                        the runs that a command asked for and that have not begun
     flwr-home/ logs/               what Flower keeps, what each process said
-
-What the operator's commands ask of a running SuperLink: who is registered, submit a run, how is
-it.
-
-The SuperLink is reached over loopback and must show a certificate of the folder's authority.
 """
 
 from __future__ import annotations
@@ -51,6 +46,12 @@ from ridgeway.common.deploy.flower_patches import SERVER_APP, control_messages
 from ridgeway.common.deploy.processes import Child, Log
 from ridgeway.coordinator.deploy.coordinator_folder import kept_bundles
 from ridgeway.coordinator.round.federation import NODES, Federation
+
+# What the operator's commands ask of a running SuperLink: who is registered, submit a run, how is
+# it.
+#
+# The SuperLink is reached over loopback and must show a certificate of the folder's authority.
+
 
 CALL_TIMEOUT_S = 120.0
 MEDIA_TYPE = "application/protobuf"

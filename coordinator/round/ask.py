@@ -3,13 +3,6 @@ come.
 
 A wrong answer is refused, and noted in the ledger by the holder's name; a holder that does not
 answer is noted as absent; neither stops the others.
-
-Which runs count: those that a command of this coordinator asked for, each of them once.
-
-Flower's control API has no password: whoever is on the coordinator's machine can submit a run, also
-of the approved bundle. So a run carries no instructions. Its order is a private file in the
-coordinator's own folder, named by the number that the SuperLink gave the run, and the run takes it
-away as it begins.
 """
 
 from __future__ import annotations
@@ -323,6 +316,14 @@ def _expected(opened: Opened[Message], expected: type[Reply]) -> Reply:
             "malformed", f"expected {expected.kind}, received {opened.message.kind}"
         )
     return opened.message
+
+
+# Which runs count: those that a command of this coordinator asked for, each of them once.
+#
+# Flower's control API has no password: whoever is on the coordinator's machine can submit a run,
+# also of the approved bundle. So a run carries no instructions. Its order is a private file in the
+# coordinator's own folder, named by the number that the SuperLink gave the run, and the run takes
+# it away as it begins.
 
 
 _Work = Literal["round", "dry_run", "deliver"]

@@ -3,12 +3,6 @@ private ones.
 
 They are checked, kept in the ledger, and added up from there. What was accepted is not asked for
 again, and sums of holders that are away still count.
-
-A whole exact round in one function, in the clear and under masks: start reading here.
-
-A real round does the same in messages (common/protocol/messages.py has their table), survives
-absent holders and crashes, and adds counts, calibration and the signed release. The laws of rounds
-compare it with this function.
 """
 
 from __future__ import annotations
@@ -245,6 +239,13 @@ def checked(terms: Terms, blob: Blob, share: int, members: int) -> Statistics:
             f"the sums have mass {sums.mass:_}; the cohort requires {share:_}",
         )
     return sums
+
+
+# A whole exact round in one function, in the clear and under masks: start reading here.
+#
+# A real round does the same in messages (common/protocol/messages.py has their table), survives
+# absent holders and crashes, and adds counts, calibration and the signed release. The laws of
+# rounds compare it with this function.
 
 
 def reference_round(

@@ -1,10 +1,5 @@
 """What happens in a round: events as small values, and a file of JSON lines that another process
 can follow.
-
-What stands in a holder's way, by a code, and what its owner has to do: one table for every word
-to the operator.
-
-Codes are those of refusals, and a few for holders that did not get so far as to refuse.
 """
 
 from __future__ import annotations
@@ -346,6 +341,12 @@ def follow(
             ended = has_ended()
             last_event_at = time.monotonic()
         time.sleep(_POLL_S)
+
+
+# What stands in a holder's way, by a code, and what its owner has to do: one table for every word
+# to the operator.
+#
+# Codes are those of refusals, and a few for holders that did not get so far as to refuse.
 
 
 AWAY = "away"

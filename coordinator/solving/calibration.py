@@ -1,25 +1,6 @@
 """Confidence of a router, fitted to what holders counted on their held-out documents.
 
 Pure: counts in, a temperature and a curve out.
-
-How sure a router of sums under noise may be of its choice, told from what is public after the
-round.
-
-A domain's text scores higher there than elsewhere by a mean advantage, and scores vary around it.
-If both are normal, odds grow by advantage/variance with each unit between two scores: that is one
-over the temperature. Three guesses at it, which err to different sides on different text, are
-combined:
-
-    accuracy    tells how large the advantage is in standard deviations, as far as noise lets it be
-    known
-    weights     tell how much scores vary, if text varies as the prior's does but for a constant
-    factor
-    separation  of the domains' means: temperatures fall with its square root
-
-Their constants were fitted on held-out training text of three sets (books, questions and answers,
-one-line requests), all domains of them or three to five, 300 to 5,600 documents a domain, ε = 1 and
-3, on wholes and on beginnings of 4 to 128 tokens; docs/reference/privacy.md has what is left on a
-set when they are fitted on the other two. Nothing is asked of holders.
 """
 
 from __future__ import annotations
@@ -168,6 +149,25 @@ def lowest_between(tried: Sequence[float], surprise: NDArray[np.float64]) -> Low
     shift = (before - after) / (2 * bend) if bend > 0 else 0.0
     temperature = float(tried[best] * (tried[best + 1] / tried[best]) ** shift)
     return Lowest(float(least - shift * (before - after) / 4), temperature, best)
+
+
+# How sure a router of sums under noise may be of its choice, told from what is public after the
+# round.
+#
+# A domain's text scores higher there than elsewhere by a mean advantage, and scores vary around it.
+# If both are normal, odds grow by advantage/variance with each unit between two scores: that is one
+# over the temperature. Three guesses at it, which err to different sides on different text, are
+# combined:
+#
+#     accuracy    tells how large the advantage is in standard deviations, as far as noise lets it
+#                 be known
+#     weights     tell how much scores vary, if text varies as the prior's does but for a factor
+#     separation  of the domains' means: temperatures fall with its square root
+#
+# Their constants were fitted on held-out training text of three sets (books, questions and answers,
+# one-line requests), all domains of them or three to five, 300 to 5,600 documents a domain, ε = 1
+# and 3, on wholes and on beginnings of 4 to 128 tokens; docs/reference/privacy.md has what is left
+# on a set when they are fitted on the other two. Nothing is asked of holders.
 
 
 HALF = 16.0

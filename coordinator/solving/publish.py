@@ -1,11 +1,4 @@
-"""Statistics → total → weights → compiled table → signed release: the whole path.
-
-Whether a new router does worse than the last release, by more than chance explains.
-
-Both have routed the same held-out documents, so only those matter on which they differ: if neither
-is better, each of these is as likely lost as won (McNemar's exact test, one-sided). Masks hide a
-false sum, but not what it does to a router.
-"""
+"""Statistics → total → weights → compiled table → signed release: the whole path."""
 
 from __future__ import annotations
 
@@ -164,6 +157,13 @@ def _facts(
         "evaluation": None,
         "parent": None,
     }
+
+
+# Whether a new router does worse than the last release, by more than chance explains.
+#
+# Both have routed the same held-out documents, so only those matter on which they differ: if
+# neither is better, each of these is as likely lost as won (McNemar's exact test, one-sided). Masks
+# hide a false sum, but not what it does to a router.
 
 
 SIGNIFICANCE = 1e-3

@@ -1,8 +1,5 @@
 """Statistics → weights: W = (A + λI)⁻¹B by Cholesky in float64, on the CPU, or on a GPU where A is
 large.
-
-Statistics of several holders → one total over the domains, in an order that does not depend on
-who came first.
 """
 
 from __future__ import annotations
@@ -28,6 +25,9 @@ from ridgeway.common.privacy.noise import count_unit
 from ridgeway.common.protocol.cohort import Terms
 from ridgeway.common.statistics import Integers, Prepared, Statistics
 from ridgeway.common.text.table_encoder import TableEncoder, of_table_rows, stacked
+
+# Statistics of several holders → one total over the domains, in an order that does not depend on
+# who came first.
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

@@ -1,9 +1,4 @@
-"""What benchmarks work on: texts, and corpora of random tokens.
-
-The text that benchmarks run on: a folder that was named, else the built-in corpora.
-
-What sums are measured on: an encoder with a random table, and random token ids.
-"""
+"""What benchmarks work on: texts, and corpora of random tokens."""
 
 from __future__ import annotations
 
@@ -21,6 +16,8 @@ from ridgeway.common.text.table_encoder import TableEncoder
 from ridgeway.common.text.tokenizer import Ids
 from ridgeway.simulations import corpora
 from ridgeway.simulations.bench.measuring import BenchOptions
+
+# The text that benchmarks run on: a folder that was named, else the built-in corpora.
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +40,9 @@ def bench_text(options: BenchOptions) -> BenchText:
         [text for corpus in found for text in corpus.train],
         [text for corpus in found for text in corpus.test],
     )
+
+
+# What sums are measured on: an encoder with a random table, and random token ids.
 
 
 Batch = tuple[Ids, Integers]

@@ -1,8 +1,6 @@
 """The rows of a benchmark, and the clock.
 
 Contenders take turns, so that a busy moment of the machine meets all of them alike.
-
-Where a figure comes from: command, commit, date, machine, and what else the machine did.
 """
 
 from __future__ import annotations
@@ -26,6 +24,9 @@ from ridgeway.common.base.files import IMPORT_ROOT
 from ridgeway.common.base.machine import chosen
 from ridgeway.common.base.operating_system import cores, proc
 from ridgeway.common.text.table_encoder import TableEncoder
+
+# Where a figure comes from: command, commit, date, machine, and what else the machine did.
+
 
 BUSY_LOAD_PER_CORE = 0.5
 BUSY_OTHERS_PER_CORE = 0.25

@@ -1,7 +1,4 @@
-"""A dataset: domains with texts to learn from and texts to be tested on.
-
-What every part of the experiments is given.
-"""
+"""A dataset: domains with texts to learn from and texts to be tested on."""
 
 from __future__ import annotations
 
@@ -120,6 +117,9 @@ def _dataset(name: str, source: str, folder: Path | None) -> Dataset:
     train = {corpus.name: corpus.train for corpus in corpora}
     test = {corpus.name: corpus.test for corpus in corpora}
     return Dataset(name, source, train, test)
+
+
+# What every part of the experiments is given.
 
 
 SHORT_TRAIN_TEXTS = 300

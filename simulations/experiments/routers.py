@@ -1,11 +1,5 @@
 """Routers side by side: each learns from a dataset's training text, and held-out training text
 chooses among its variants. Test texts help in rows that say so, and nowhere else.
-
-Routers that are tables over tokens, as ours is, decided by production's selectors.
-
-Naive Bayes and a linear router with cross-entropy, both scikit-learn's, learn from all text in one
-place. The paper's own router comes from production's code: the preset `paper` follows the published
-code, the last line the paper's text, which does not normalise columns.
 """
 
 from __future__ import annotations
@@ -285,6 +279,13 @@ OURS_WITH_SENTENCES = RoutingMethod(
     "the same, and sentence vectors", _ours_with_sentences, gathers=False
 )
 OURS = RoutingMethod("windows of embeddings, ridge regression", _ours, gathers=False)
+
+
+# Routers that are tables over tokens, as ours is, decided by production's selectors.
+#
+# Naive Bayes and a linear router with cross-entropy, both scikit-learn's, learn from all text in
+# one place. The paper's own router comes from production's code: the preset `paper` follows the
+# published code, the last line the paper's text, which does not normalise columns.
 
 
 _Matrix = NDArray[np.float64]

@@ -5,12 +5,6 @@ Reads right and wrong answers of several models to questions of many categories.
 categories makes the router, the training questions make the table, and test questions are answered
 by whom the production code chooses. Beside it: choosers that see every training question with its
 scores, what quality costs, how many scores a category needs, and what noise would cost.
-
-Choosing a model by scores on training prompts: by a router's probabilities and a table of
-quality, by kNN, by ridge regression.
-
-The latter two are scikit-learn's, and need every prompt with its scores in one place. To them a
-prompt is the mean of its tokens' rows in the encoder's table, of length one.
 """
 
 from __future__ import annotations
@@ -56,6 +50,13 @@ from ridgeway.simulations.experiments.dataset import (
 )
 from ridgeway.simulations.experiments.report import ReportPart, ReportTable
 from ridgeway.simulations.experiments.routers import our_router
+
+# Choosing a model by scores on training prompts: by a router's probabilities and a table of
+# quality, by kNN, by ridge regression.
+#
+# The latter two are scikit-learn's, and need every prompt with its scores in one place. To them a
+# prompt is the mean of its tokens' rows in the encoder's table, of length one.
+
 
 _Matrix = NDArray[np.float64]
 

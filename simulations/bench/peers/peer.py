@@ -1,7 +1,5 @@
 """A peer: its environment, which `make peers` builds beside the checkout; asking a script in it;
 rows that hold figures of ours against its own.
-
-What the scripts of peers share. Knows nothing that their environments lack: no numpy, even.
 """
 
 from __future__ import annotations
@@ -20,6 +18,9 @@ from ridgeway.common.base.errors import ProcessError
 from ridgeway.common.base.files import IMPORT_ROOT
 from ridgeway.common.base.operating_system import proc
 from ridgeway.simulations.bench.measuring import Row
+
+# What the scripts of peers share. Knows nothing that their environments lack: no numpy, even.
+
 
 Answered = dict[str, Any]
 

@@ -1,16 +1,4 @@
-"""Sums under masks and under noise, beside other projects.
-
-Secure sums of the same vectors: ours, Flower's SecAgg+ and NVFLARE's homomorphic encryption.
-
-All members and the coordinator work one after another in one process; sending is left out. Bytes
-are what one member sends.
-
-Means under the same ε and δ: pfl's Gaussian mechanism, and the noise of our private rounds.
-
-pfl adds noise once, on the total, at a server that sees every user's vector. In our `columns` every
-holder adds all of the noise before anything leaves it: so the error grows with the root of the
-number of holders that share a domain.
-"""
+"""Sums under masks and under noise, beside other projects."""
 
 from __future__ import annotations
 
@@ -38,6 +26,12 @@ from ridgeway.simulations.bench.peers.peer import (
     asked_peer,
     rows_beside,
 )
+
+# Secure sums of the same vectors: ours, Flower's SecAgg+ and NVFLARE's homomorphic encryption.
+#
+# All members and the coordinator work one after another in one process; sending is left out. Bytes
+# are what one member sends.
+
 
 _LARGEST = 1 << 22
 _CASES = ((10, 1), (30, 3))
@@ -99,6 +93,13 @@ def _sent(run: Transcript, place: int) -> int:
     revealed = sum(map(len, run.reveals[place].values()))
     signed = len(run.confirmations[place]) // 2
     return run.sealed[place].data.nbytes + dealt + revealed + signed
+
+
+# Means under the same ε and δ: pfl's Gaussian mechanism, and the noise of our private rounds.
+#
+# pfl adds noise once, on the total, at a server that sees every user's vector. In our `columns`
+# every holder adds all of the noise before anything leaves it: so the error grows with the root of
+# the number of holders that share a domain.
 
 
 _PFL = Peer("pfl", ".venv-peers-pfl", "peer_pfl")
