@@ -2,8 +2,8 @@
 kept.
 
     notice.json   the last one that was taken
-    ca.crt        the authority that it names; another takes its place only under the pinned key's
-    signature
+    ca.crt        the authority that it names; another takes its place only if the pinned key
+                  has signed it
     bundles/      bundles that it names, as they came: to be compared, never to be run from there
     announced-roster.json   the list of members that it names, as it was shown last
 """
