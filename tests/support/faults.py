@@ -197,7 +197,7 @@ def make_haste(patch: pytest.MonkeyPatch, *, once: bool = True) -> None:
     read, unless it may change.
     """
     patch.setattr(tomllib, "loads", _parse_toml)
-    writing = SimpleNamespace(dumps=_write_json, loads=json.loads)
+    writing = SimpleNamespace(**vars(json) | {"dumps": _write_json})
     patch.setattr(ridgeway.common.base.files, "json", writing)
     if once:
         patch.setattr(ridgeway.client.ready, "prepare", _once(prepare))
