@@ -64,7 +64,7 @@ def asked(
     down.
     """
     there = None if online is None else frozenset(online)
-    view = FederationView(parties.federation(), lambda: there, **more)
+    view = FederationView(parties.federation, lambda: there, **more)
     with TestClient(create_page_app(federation_page(view), rules)) as http:
         yield http
 
@@ -154,7 +154,7 @@ def test_a_refusal_is_shown_with_its_remedy_and_is_never_more_than_text(
     """What a holder says of itself may hold anything: it is JSON, and no browser may take it for
     something else.
     """
-    federation = later.federation()
+    federation = later.federation
     federation.ledger.note("opened", round="n2", number=2, terms={"mode": "masked"})
     facts = {"round": "n2", "step": "announce", "reason": HOSTILE}
     for name in ("law-1", "law-2"):
@@ -189,7 +189,7 @@ def test_a_round_is_followed_as_it_runs_and_a_dead_one_is_said_to_be_dead(
     """Another process runs it: its events are in a file, and it holds the folder's lock for as long
     as it lives.
     """
-    federation = later.federation()
+    federation = later.federation
     federation.ledger.note("opened", round="n2", number=2, terms={"mode": "masked"})
     path = federation.progress("20300101-000000-abcdef")
     path.parent.mkdir(exist_ok=True)
@@ -242,7 +242,7 @@ def test_looking_does_not_keep_a_round_from_beginning(later: Parties) -> None:
     """
     with asked(later, set(MEMBERS)) as http:
         http.get("/v1/standing")
-        with later.federation().exclusive_lock(patience=0.0):
+        with later.federation.exclusive_lock(patience=0.0):
             assert http.get("/v1/standing").status_code == 200
 
 
@@ -250,7 +250,7 @@ def test_a_real_round_leaves_its_steps(later: Parties) -> None:
     """The events that a round writes are those that the page reads, the last word of a failure
     among them.
     """
-    federation = later.federation()
+    federation = later.federation
     with (
         pytest.raises(RoundFailed),
         progress_file(federation.progress("20300101-000000-abcdef")) as watch,
@@ -285,8 +285,8 @@ def test_who_waits_for_its_next_epoch_is_shown_in_the_round(later: Parties) -> N
     """Where the round goes on without it."""
     for name in set(MEMBERS) - {"law-2"}:
         later.ready(name)
-    with progress_file(later.federation().progress("20300101-000000-abcdef")) as watch:
-        run_round(later.federation(), Direct(later), watch)
+    with progress_file(later.federation.progress("20300101-000000-abcdef")) as watch:
+        run_round(later.federation, Direct(later), watch)
     now = standing(later, set(MEMBERS))
     states = {member["name"]: member["in_round"] for member in now["members"]}
     assert (
@@ -333,7 +333,7 @@ def test_what_changed_between_two_releases_is_told(later: Parties) -> None:
     for name in MEMBERS:
         later.ready(name)
     wishes = RoundWishes(accept_worse=("law", "code", "medicine"))
-    run_round(later.federation(), Direct(later), no_watch, wishes)
+    run_round(later.federation, Direct(later), no_watch, wishes)
     with asked(later) as http:
         changes = http.get("/v1/releases/1/2").json()
         assert changes["members"] == {
@@ -374,7 +374,7 @@ def test_metrics_tell_what_alerts_need(later: Parties, tmp_path: Path) -> None:
     altered ledger.
     """
     with asked(later, set(MEMBERS)) as http:
-        made = later.federation().newest
+        made = later.federation.newest
         assert made is not None
         assert (
             metric(http, "release_timestamp_seconds")
@@ -390,15 +390,15 @@ def test_metrics_tell_what_alerts_need(later: Parties, tmp_path: Path) -> None:
             "code": "budget_spent",
             "reason": "",
         }
-        later.federation().ledger.note("refused", round=last, **spent)
-        later.federation().ledger.note(
+        later.federation.ledger.note("refused", round=last, **spent)
+        later.federation.ledger.note(
             "released", **replace(made, number=2, cause="rolled back to 0001").to_json()
         )
         assert (
             metric(http, "members_without_budget"),
             metric(http, "rolled_back"),
         ) == (1, 1)
-        later.federation().ledger.note(
+        later.federation.ledger.note(
             "opened", round="ab" * 16, number=2, terms={"mode": "masked"}
         )
         assert metric(http, "last_round_outcome", outcome="cut off") == 1
@@ -412,7 +412,7 @@ def test_metrics_tell_what_alerts_need(later: Parties, tmp_path: Path) -> None:
 def test_a_running_coordinator_tells_metrics_on_loopback(later: Parties) -> None:
     """On the port that was asked for; one that is taken is a sentence."""
     port = free_port()
-    view = FederationView(later.federation(), lambda: frozenset(MEMBERS))
+    view = FederationView(later.federation, lambda: frozenset(MEMBERS))
     serve_metrics(view, port)
     text = httpx.get(f"http://127.0.0.1:{port}/metrics").text
     told = {
@@ -470,7 +470,7 @@ def test_a_ledger_that_cannot_be_read_is_a_sentence_and_no_secret(
 
 def test_the_ledger_is_read_page_by_page(later: Parties) -> None:
     """The newest first, every entry once, the last page says that it is the last."""
-    ledger = later.federation().ledger
+    ledger = later.federation.ledger
     for number in range(250):
         ledger.note("note", number=number)
     with asked(later) as http:

@@ -282,7 +282,7 @@ def let_join(parties: Parties, names: Sequence[str]) -> None:
     """Admit some, and let them and everybody on the roster pin each other."""
     for name in names:
         parties.admit(name)
-    roster = parties.federation().ledger.standing().roster
+    roster = parties.federation.ledger.standing().roster
     places = [
         RosterMember(name=member.name, domain=member.domain, key=member.key)
         for member in roster.values()
@@ -454,7 +454,7 @@ class Oracle:
         """Raise unless all that the coordinator's folder says is so; returns how many releases
         there are.
         """
-        federation = parties.federation()
+        federation = parties.federation
         federation.ledger.verify()
         standing = Standing()
         for entry in federation.ledger.journal.entries():

@@ -56,7 +56,9 @@ def _steps_of_a_round(parties: Parties, names: Sequence[str]) -> list[int]:
     steps = Looking(parties)
     with pytest.MonkeyPatch.context() as patch:
         let_steps_be_seen(patch, steps)
-        run_round(parties.federation(steps.clock), _calm(parties, names, steps), steps)
+        run_round(
+            parties.federation_at(steps.clock), _calm(parties, names, steps), steps
+        )
     return steps.new
 
 
@@ -77,7 +79,7 @@ def _calm(parties: Parties, names: Sequence[str], steps: Steps) -> Network:
     holders = [parties.holder(name) for name in names]
     return Network(
         holders,
-        lambda: parties.federation().ledger.standing(),
+        lambda: parties.federation.ledger.standing(),
         random.Random(0),
         steps,
         0.0,
@@ -90,7 +92,9 @@ def _live_until(parties: Parties, names: Sequence[str], last: int) -> NoReturn:
         steps = Steps(lambda: os._exit(DIED))
         steps.allow(last)
         let_steps_be_seen(pytest.MonkeyPatch(), steps)
-        run_round(parties.federation(steps.clock), _calm(parties, names, steps), steps)
+        run_round(
+            parties.federation_at(steps.clock), _calm(parties, names, steps), steps
+        )
         os._exit(0)
     except BaseException:
         traceback.print_exc()

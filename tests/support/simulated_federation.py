@@ -57,27 +57,32 @@ class Parties:
     encoder: TableEncoder
     homes: dict[str, Path] = field(default_factory=dict)
 
-    def federation(self, clock: Callable[[], Any] | None = None) -> Federation:
+    @property
+    def federation(self) -> Federation:
         """The coordinator as a process that was just started sees its folder."""
-        more: dict[str, Any] = {"clock": clock} if clock else {}
-        return Federation(self.folder / "coordinator", encoder=self.encoder, **more)
+        return Federation(self.folder / "coordinator", encoder=self.encoder)
+
+    def federation_at(self, clock: Callable[[], Any]) -> Federation:
+        """The coordinator, by another clock."""
+        folder = self.folder / "coordinator"
+        return Federation(folder, encoder=self.encoder, clock=clock)
 
     @property
     def standing(self) -> Standing:
         """What the coordinator's ledger says now."""
-        return self.federation().standing
+        return self.federation.standing
 
     def release_folder(self, number: int) -> Path:
-        return self.federation().release_folder(number)
+        return self.federation.release_folder(number)
 
     def sums_files(self) -> set[str]:
         """The names of the files of sums that the coordinator keeps: their digests."""
-        folder = self.federation().folder / "contributions"
+        folder = self.federation.folder / "contributions"
         return {path.stem for path in folder.iterdir()}
 
     def change_settings(self, old: str, new: str) -> None:
         """Change the coordinator's settings, as the operator would with an editor."""
-        path = self.federation().folder / "coordinator.toml"
+        path = self.federation.folder / "coordinator.toml"
         text = path.read_text()
         assert old in text, old
         path.write_text(text.replace(old, new))
@@ -89,7 +94,7 @@ class Parties:
         self, name: str, domain: str, texts: Sequence[str], **policy: Any
     ) -> Holder:
         """Make a holder's corpus and folder; nobody has admitted it yet."""
-        federation = self.federation()
+        federation = self.federation
         corpus = write_jsonl(self.folder / "corpora" / f"{name}.jsonl", texts)
         self.homes[name] = self.folder / "holders" / name
         terms = federation.terms
@@ -126,7 +131,7 @@ class Parties:
     def ready(self, name: str) -> Holder:
         """Let a holder's owner open an epoch with the corpus as it is now, on its explicit word."""
         holder = self.holder(name)
-        open_epoch(holder, self.federation().terms, new_epoch=True)
+        open_epoch(holder, self.federation.terms, new_epoch=True)
         return holder
 
     def new_epochs(self, *names: str) -> None:
@@ -136,7 +141,7 @@ class Parties:
 
     def entries(self, kind: str) -> list[Mapping[str, Any]]:
         """The facts of the ledger's entries of a kind."""
-        return [entry.facts for entry in self.federation().ledger.journal.entries(kind)]
+        return [entry.facts for entry in self.federation.ledger.journal.entries(kind)]
 
     def rewrite(self, name: str, old: str, new: str) -> None:
         """Change a holder's settings, as its owner would with an editor."""
@@ -158,7 +163,7 @@ class Parties:
         self.ready(name)
 
     def admit(self, name: str) -> Admitted:
-        return self.federation().ledger.admit(
+        return self.federation.ledger.admit(
             name, read_signed_json(self.homes[name] / CARD, Card)
         )
 
@@ -309,14 +314,14 @@ def round_of(
 ) -> LedgerRelease:
     """A round in which everybody is there, unless a transport says otherwise."""
     exchange = transport or Direct(parties)
-    return run_round(parties.federation(), exchange, watch, RoundWishes(**wishes))
+    return run_round(parties.federation, exchange, watch, RoundWishes(**wishes))
 
 
 def dry_run(
     parties: Parties, transport: Transport | None = None, watch: Watch = no_watch
 ) -> None:
     """As far as a round goes before it asks for sums."""
-    check_round(parties.federation(), transport or Direct(parties), watch)
+    check_round(parties.federation, transport or Direct(parties), watch)
 
 
 def round_fails(words: str) -> pytest.RaisesExc[RoundFailed]:

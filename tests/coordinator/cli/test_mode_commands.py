@@ -80,9 +80,9 @@ def test_results_are_on_stdout_and_changes_have_plain_words(shop: Workshop) -> N
     parties = found(shop / "place")
     populate(parties, ONE_EACH)
     round_of(parties)
-    retire(parties.federation(), "code")
+    retire(parties.federation, "code")
     parties.admit("code")
-    folder = parties.federation().folder
+    folder = parties.federation.folder
     assert shop.call("coordinator", "verify", folder).stdout.startswith(
         f"verified  {folder}: "
     )

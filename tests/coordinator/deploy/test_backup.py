@@ -47,7 +47,7 @@ def settled(tmp_path_factory: pytest.TempPathFactory) -> Parties:
     """A masked federation of four, whose folders every test copies."""
     parties = found(tmp_path_factory.mktemp("settled"), mode="masked")
     populate(parties, DOMAINS)
-    create_authority(parties.federation().link, [])
+    create_authority(parties.federation.link, [])
     return parties
 
 
@@ -70,13 +70,13 @@ class BackingUp(Direct):
     ) -> Iterator[tuple[int, PeerAnswer]]:
         yield from super().exchange(packets, seconds)
         self.taken.append(self._place / f"{len(self.taken):02}.backup")
-        back_up(self._parties.federation(), self.taken[-1])
+        back_up(self._parties.federation, self.taken[-1])
 
 
 def run(
     parties: Parties, transport: Direct | None = None, told: list[Event] | None = None
 ) -> Federation:
-    federation = parties.federation()
+    federation = parties.federation
     watch = told.append if told is not None else no_watch
     run_round(federation, transport or Direct(parties), watch)
     return federation
@@ -86,7 +86,7 @@ def restored(source: Path, parties: Parties) -> Federation:
     """Put a backup in the place of the coordinator's folder, which is lost."""
     shutil.rmtree(parties.folder / "coordinator")
     restore(source, parties.folder / "coordinator")
-    return parties.federation()
+    return parties.federation
 
 
 def test_a_backup_of_every_moment_of_a_round_is_whole(
@@ -117,7 +117,7 @@ def test_a_backup_of_every_moment_of_a_round_is_whole(
 def test_a_restored_coordinator_has_its_bundles_and_its_own_code_of_each(
     parties: Parties, tmp_path: Path
 ) -> None:
-    federation = parties.federation()
+    federation = parties.federation
     keep_installed(federation)
     back_up(federation, tmp_path / "backup")
     restore(tmp_path / "backup", tmp_path / "restored")
@@ -131,7 +131,7 @@ def test_a_restored_coordinator_has_its_bundles_and_its_own_code_of_each(
 def test_nobody_else_can_read_a_backup_or_what_was_restored(
     parties: Parties, tmp_path: Path
 ) -> None:
-    back_up(parties.federation(), tmp_path / "backup")
+    back_up(parties.federation, tmp_path / "backup")
     restore(tmp_path / "backup", tmp_path / "restored")
     secrets = [tmp_path / "backup", *(tmp_path / "restored").rglob("*.key")]
     assert len(secrets) == 4
@@ -143,8 +143,8 @@ def test_nothing_is_overwritten(parties: Parties, tmp_path: Path) -> None:
     """Neither an earlier backup nor a folder that holds anything."""
     (tmp_path / "backup").write_bytes(b"mine")
     with pytest.raises(InputError, match="exists already"):
-        back_up(parties.federation(), tmp_path / "backup")
-    back_up(parties.federation(), tmp_path / "other")
+        back_up(parties.federation, tmp_path / "backup")
+    back_up(parties.federation, tmp_path / "other")
     with pytest.raises(InputError, match="not empty"):
         restore(tmp_path / "other", parties.folder / "coordinator")
     assert (tmp_path / "backup").read_bytes() == b"mine"
@@ -169,7 +169,7 @@ def test_a_damaged_backup_is_refused_and_leaves_no_folder(
     """One byte, one file less, one more, a list that is no list, half of it, none of it."""
     run(parties)
     source = tmp_path / "backup"
-    made = back_up(parties.federation(), source)
+    made = back_up(parties.federation, source)
     for name in (
         LEDGER,
         "coordinator.key",
@@ -196,7 +196,7 @@ def test_after_yesterdays_backup_holders_whose_data_is_in_a_total_are_named(
     """The ledger does not know the total; the holders do. The very same one may be opened again,
     and no other; the next release takes a number that nobody has.
     """
-    back_up(parties.federation(), tmp_path / "yesterday")
+    back_up(parties.federation, tmp_path / "yesterday")
     federation = run(parties)
     router = (federation.release_folder(1) / ROUTER).read_bytes()
     restored(tmp_path / "yesterday", parties)
@@ -223,5 +223,5 @@ def test_a_backup_into_a_folder_that_is_not_there_says_so(
     backup.
     """
     with pytest.raises(InputError, match=r"there is no folder .*/typo; make it first"):
-        back_up(parties.federation(), tmp_path / "typo" / "co.backup")
+        back_up(parties.federation, tmp_path / "typo" / "co.backup")
     assert not (tmp_path / "typo").exists()

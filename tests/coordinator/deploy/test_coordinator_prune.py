@@ -47,7 +47,7 @@ def parties(tmp_path: Path, haste: None) -> Parties:
         play(made)
     for number in range(KEPT_RUNS + 3):
         write_whole(
-            made.federation().folder / "progress" / f"2026{number:04}.jsonl", b"{}\n"
+            made.federation.folder / "progress" / f"2026{number:04}.jsonl", b"{}\n"
         )
     return made
 
@@ -59,15 +59,15 @@ def play(parties: Parties) -> LedgerRelease:
 def keeping(parties: Parties, keep: int) -> Federation:
     """Let the coordinator and its holders keep so many releases."""
     for path in (
-        parties.federation().folder / "coordinator.toml",
+        parties.federation.folder / "coordinator.toml",
         *(home / "client.toml" for home in homes(parties)),
     ):
         path.write_text(re.sub("(?m)^keep = .*$", f"keep = {keep}", path.read_text()))
-    return parties.federation()
+    return parties.federation
 
 
 def pruned(parties: Parties) -> list[JournalEntry]:
-    return parties.federation().ledger.journal.entries("pruned")
+    return parties.federation.ledger.journal.entries("pruned")
 
 
 def homes(parties: Parties) -> list[Path]:
@@ -115,7 +115,7 @@ def test_a_round_lets_old_routers_and_runs_go_and_nothing_else(
 
 def test_nothing_goes_as_long_as_all_are_to_be_kept(parties: Parties) -> None:
     """Nor with a round that fails, a dry run, or any other change."""
-    federation = parties.federation()
+    federation = parties.federation
     assert not pruned(parties) and all(
         federation.release(number) for number in range(1, ROUNDS + 1)
     )
@@ -139,10 +139,10 @@ def test_a_crash_before_files_are_gone_loses_no_word_of_them(
         )
         with pytest.raises(Crash):
             federation.prune()
-    assert parties.federation().verify()["releases"] == ROUNDS
-    parties.federation().prune()
+    assert parties.federation.verify()["releases"] == ROUNDS
+    parties.federation.prune()
     assert not (federation.release_folder(1) / "router.safetensors").exists()
-    assert parties.federation().verify()["releases"] == ROUNDS
+    assert parties.federation.verify()["releases"] == ROUNDS
 
 
 def test_a_pruned_folder_verifies_and_goes_on(parties: Parties, tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ def test_a_pruned_folder_verifies_and_goes_on(parties: Parties, tmp_path: Path) 
         ),
     )
     assert run_round(federation, Direct(parties), no_watch).number == ROUNDS
-    back_up(parties.federation(), tmp_path / "backup")
+    back_up(parties.federation, tmp_path / "backup")
     restore(tmp_path / "backup", tmp_path / "again")
     again = Federation(tmp_path / "again", encoder=parties.encoder)
     assert again.verify()["releases"] == ROUNDS
@@ -191,7 +191,7 @@ def test_a_router_that_is_missing_without_a_word_in_the_ledger_is_missed(
     """Only what was pruned may be gone."""
     (parties.release_folder(1) / "router.safetensors").unlink()
     with pytest.raises(RidgewayError, match=r"router\.safetensors is missing"):
-        parties.federation().verify()
+        parties.federation.verify()
 
 
 def test_a_holder_keeps_all_that_proves_and_judges(parties: Parties) -> None:
@@ -222,7 +222,7 @@ def test_the_log_of_unforeseen_errors_is_put_aside_once_it_is_long(
     parties: Parties,
 ) -> None:
     """Whatever goes wrong for years: the newest errors are there, and two files at most."""
-    federation = parties.federation()
+    federation = parties.federation
     for word in ("first", "second", "third"):
         with pytest.raises(ZeroDivisionError, match=word), federation.logged():
             raise ZeroDivisionError(word + "x" * _MAX_LOG_BYTES)

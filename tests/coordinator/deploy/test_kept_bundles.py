@@ -65,7 +65,7 @@ def federation(tmp_path: Path) -> Federation:
     """One that has run with another bundle before, and was just upgraded."""
     parties = found(tmp_path)
     populate(parties, {name: name for name in NAMES})
-    made = parties.federation()
+    made = parties.federation
     write_whole(bundle_file(made.link, OLD_SHA256), OLD)
     write_whole(made.link / _INDEX, canonical_json([{"sha256": OLD_SHA256}]))
     keep_installed(made)

@@ -39,7 +39,7 @@ def parties(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Parties:
     monkeypatch.setattr(presence, "PRESENCE_INTERVAL_S", 0.0)
     made = found(tmp_path)
     populate(made, dict(zip(NAMES, NAMES, strict=True)))
-    (made.federation().link / "logs").mkdir(parents=True)
+    (made.federation.link / "logs").mkdir(parents=True)
     return made
 
 
@@ -47,7 +47,7 @@ def test_joins_and_leaves_are_told_once_and_a_superlink_that_starts_again_says_n
     parties: Parties,
 ) -> None:
     told: list[str] = []
-    log, link = PresenceLog(parties.federation(), told.append), Link()
+    log, link = PresenceLog(parties.federation, told.append), Link()
     client: Any = link
     for online in (None, {"law"}, {"law"}, None, {"law", "code"}, {"code"}):
         link.online = online
@@ -59,7 +59,7 @@ def test_a_second_log_in_is_told_with_the_holder_and_the_address(
     parties: Parties,
 ) -> None:
     """Once an address, and only of a holder that is connected."""
-    gate = parties.federation().link / "logs" / "gate.log"
+    gate = parties.federation.link / "logs" / "gate.log"
     keys = {
         name: key_name(base64.b64encode(pem_key(holder.node)))
         for name, holder in parties.standing.roster.items()
@@ -68,7 +68,7 @@ def test_a_second_log_in_is_told_with_the_holder_and_the_address(
         "a line from before\n" + SECOND_LOG_IN % (keys["law"], "10.0.0.1") + "\n"
     )
     told: list[str] = []
-    log, link = PresenceLog(parties.federation(), told.append), Link()
+    log, link = PresenceLog(parties.federation, told.append), Link()
     client: Any = link
     link.online = {"law"}
     log.tick(client)

@@ -93,7 +93,7 @@ def round_of(
         vars(holder)["exact_sums"] = _lying(holder, lie)
     watch = no_watch if seen is None else seen.append
     return run_round(
-        parties.federation(), transport, watch, RoundWishes(accept_worse=tuple(accept))
+        parties.federation, transport, watch, RoundWishes(accept_worse=tuple(accept))
     )
 
 
@@ -148,7 +148,7 @@ def one_domain_of(gram: Any) -> Statistics:
 
 def stands(parties: Parties, number: int = 1) -> None:
     """The release of this number is the newest, and nobody was handed another."""
-    federation = parties.federation()
+    federation = parties.federation
     assert federation.newest is not None
     assert federation.newest.number == number
     assert (federation.folder / "releases" / "latest").readlink() == Path(
@@ -224,7 +224,7 @@ def test_a_wanted_change_is_published_when_the_operator_says_so_and_nobody_is_as
     assert published.number == 2
     kinds = [
         entry.kind
-        for entry in parties.federation().ledger.journal.entries("totalled", "counted")
+        for entry in parties.federation.ledger.journal.entries("totalled", "counted")
     ]
     assert kinds == ["totalled", "counted"] * 2
     assert round_of(parties, names).number == 2
@@ -244,7 +244,7 @@ def test_the_operator_reads_what_happened_and_what_to_do(
         run_round(federation, Direct(parties, names), watch, wishes)
 
     monkeypatch.setattr(round_commands, "run_work", run_here)
-    round_command = ("coordinator", "round", parties.federation().folder)
+    round_command = ("coordinator", "round", parties.federation.folder)
     commands = Workshop(parties.folder)
     worse = commands.call(*round_command, "--json")
     assert worse.code == 2

@@ -73,8 +73,8 @@ def parties(tmp_path: Path, haste_with_changes: None) -> Parties:
         str(place): {"public_line": roster[name].node, "name": name}
         for place, name in enumerate(MEMBERS)
     }
-    made.federation().link.mkdir(exist_ok=True)
-    (made.federation().link / NODES).write_text(json.dumps(nodes))
+    made.federation.link.mkdir(exist_ok=True)
+    (made.federation.link / NODES).write_text(json.dumps(nodes))
     return made
 
 
@@ -128,7 +128,7 @@ def test_retired_holders_are_neither_counted_nor_asked(parties: Parties) -> None
     """
     events: list[Event] = []
     round_of(parties, Asked(parties), events.append)
-    retire(parties.federation(), "law")
+    retire(parties.federation, "law")
     events.clear()
     transport = Asked(parties)
     transport.down = {"medicine"}
@@ -226,22 +226,22 @@ def test_two_releases_of_one_number_are_told_apart_and_mended(
         clear.change_corpus(name)
     round_of(clear, accept_worse=("code", "law", "medicine"))
     restored(clear, tmp_path / "older")
-    change = retire(clear.federation(), "medicine")
+    change = retire(clear.federation, "medicine")
     assert (
         change.published is not None
         and change.published.number == clear.holder("law-1").newest == 2
     )
     events: list[Event] = []
-    assert deliver_newest(clear.federation(), Direct(clear), events.append) == set()
+    assert deliver_newest(clear.federation, Direct(clear), events.append) == set()
     [blocked] = of_kind(DeliveryBlocked, events)
     assert (blocked.code, set(blocked.names)) == (
         "other_release",
         set(MEMBERS) - {"medicine"},
     )
     assert set(clear.standing.ahead) == set(blocked.names)
-    again = rollback(clear.federation(), 2).published
+    again = rollback(clear.federation, 2).published
     assert again is not None and again.number == 3
-    assert deliver_newest(clear.federation(), Direct(clear), no_watch) == set(
+    assert deliver_newest(clear.federation, Direct(clear), no_watch) == set(
         blocked.names
     )
     held = {clear.standing.delivered[name].release for name in blocked.names}
@@ -250,11 +250,11 @@ def test_two_releases_of_one_number_are_told_apart_and_mended(
 
 def test_a_holder_that_claims_an_absurd_release_moves_no_number(clear: Parties) -> None:
     """One may say anything; a number that no copy can be behind by is not followed."""
-    ledger = clear.federation().ledger
+    ledger = clear.federation.ledger
     ledger.note("delivered", name="law-1", number=1 << 50, release="0" * 64)
-    assert clear.federation().next_number == 1
+    assert clear.federation.next_number == 1
     ledger.note("delivered", name="law-1", number=7, release="0" * 64)
-    assert clear.federation().next_number == 8
+    assert clear.federation.next_number == 8
 
 
 def test_an_older_copy_opens_no_total_with_used_epochs(
@@ -306,7 +306,7 @@ def any_mode(
         texts = [
             own_texts("public", domain, 30) for domain in ("code", "law", "medicine")
         ]
-        write_prior(make_prior(made.encoder, texts), made.federation().folder / PRIOR)
+        write_prior(make_prior(made.encoder, texts), made.federation.folder / PRIOR)
     populate(made, MEMBERS)
     return made
 
@@ -317,7 +317,7 @@ def test_a_dry_run_leaves_nothing_and_charges_nobody(any_mode: Parties) -> None:
     """
     parties = any_mode
     for number in (1, 1, 2):
-        federation = parties.federation()
+        federation = parties.federation
         rounds, written = federation.standing.rounds, federation.ledger.journal.verify()
         files = contents(federation.folder / "contributions")
         holders = {name: snapshot(parties, name) for name in MEMBERS}
@@ -364,7 +364,7 @@ def test_a_dry_run_and_a_round_ask_the_same_of_a_holder(any_mode: Parties) -> No
     asked = []
     for work in (check_round, run_round):
         transport = Asked(any_mode)
-        work(any_mode.federation(), transport, no_watch)
+        work(any_mode.federation, transport, no_watch)
         asked.append(transport.announced)
     assert len(asked[0]) == len(asked[1]) == len(MEMBERS)
     assert asked[0] == asked[1]
@@ -399,7 +399,7 @@ def must_end_alike(parties: Parties, transport: Direct, words: str) -> None:
     said = []
     for work in (check_round, run_round):
         with round_fails(words) as failed:
-            work(parties.federation(), transport, no_watch)
+            work(parties.federation, transport, no_watch)
         said.append(str(failed.value))
     assert said[0] == said[1]
 
@@ -412,7 +412,7 @@ def test_a_session_that_a_dry_run_announced_opens_nothing(parties: Parties) -> N
     assert round_of(parties, Asked(parties)).number == 1
     state = parties.holder("law-1").sessions.load()
     assert state is None or state.round != named
-    federation = parties.federation()
+    federation = parties.federation
     again = seal_packet(
         Announce(terms=federation.terms), federation.identity, round=named
     )
@@ -438,7 +438,7 @@ def test_an_altered_ledger_stops_whatever_would_build_on_it(parties: Parties) ->
     """
     round_of(parties, Asked(parties))
     new_epochs(parties)
-    with sqlite3.connect(parties.federation().folder / "ledger.db") as database:
+    with sqlite3.connect(parties.federation.folder / "ledger.db") as database:
         database.execute(
             "update entries set facts = replace(facts, 'medicine', 'medicime') "
             "where kind = 'released'"
@@ -448,10 +448,10 @@ def test_an_altered_ledger_stops_whatever_would_build_on_it(parties: Parties) ->
     for work in (
         lambda: round_of(parties, transport),
         lambda: dry_run(parties, transport),
-        lambda: deliver_newest(parties.federation(), transport, no_watch),
-        lambda: retire(parties.federation(), "law"),
+        lambda: deliver_newest(parties.federation, transport, no_watch),
+        lambda: retire(parties.federation, "law"),
         lambda: supervisor.up(
-            parties.federation(), lambda: True, lambda: None, lambda words: None
+            parties.federation, lambda: True, lambda: None, lambda words: None
         ),
     ):
         with pytest.raises(
@@ -484,7 +484,7 @@ def test_the_command_says_what_each_has_to_do(
 
     def run_work(federation: Federation, order: RunOrder, watch: Watch) -> None:
         orders.append(order)
-        check_round(parties.federation(), transport, watch, order)
+        check_round(parties.federation, transport, watch, order)
 
     monkeypatch.setattr(round_commands, "run_work", run_work)
     shop, command = (
@@ -518,4 +518,4 @@ def test_the_command_says_what_each_has_to_do(
         in failed.json["error"]
     )
     assert {order.work for order in orders} == {"dry_run"}
-    assert parties.federation().newest is None
+    assert parties.federation.newest is None

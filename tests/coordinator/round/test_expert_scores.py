@@ -74,7 +74,7 @@ def parties(tmp_path: Path, haste: None) -> Parties:
 
 
 def quality_of(parties: Parties) -> Any:
-    newest = parties.federation().newest
+    newest = parties.federation.newest
     assert newest is not None
     return load_release(parties.release_folder(newest.number)).manifest.get("quality")
 
@@ -154,7 +154,7 @@ def test_a_retired_domain_leaves_the_table(parties: Parties) -> None:
     """Its row goes with its column."""
     round_of(parties)
     before = quality_of(parties)
-    retire(parties.federation(), "code")
+    retire(parties.federation, "code")
     after = quality_of(parties)
     assert after["domains"] == ["law", "medicine"]
     assert (after["sums"], after["counts"]) == (
@@ -179,7 +179,7 @@ def test_experts_are_named_once_and_so_that_they_can_be_shown(
     """In the settings, before a round asks anybody, and in what holders are asked."""
     with pytest.raises(ValidationError):
         FederationSettings(experts=names)
-    terms = parties.federation().terms
+    terms = parties.federation.terms
     with pytest.raises(ValidationError, match="experts"):
         Evaluate(
             terms=terms,
@@ -228,7 +228,7 @@ def test_sums_that_no_scores_could_have_given_are_refused(
         "k": 10,
         "experts": EXPERTS[:2],
     }
-    question = Evaluate(terms=parties.federation().terms, **about)
+    question = Evaluate(terms=parties.federation.terms, **about)
     counts = np.zeros(sum(sizes_of(question)), dtype=np.int64)
     quality = counts[4:].reshape(2, 2)
     for change in changes:

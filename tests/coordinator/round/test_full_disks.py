@@ -77,11 +77,11 @@ def test_a_coordinator_whose_disk_is_full_says_so_and_has_lost_nothing(
             let_steps_be_seen(patch, disk)
             try:
                 with progress_file(said) as watch:
-                    run_round(tried.federation(), Direct(tried, NAMES), watch)
+                    run_round(tried.federation, Direct(tried, NAMES), watch)
             except RidgewayError as error:
                 assert "disk" in str(error) and "\n" not in str(error)
                 assert list(Follower(said).events())[-1] == RunFailed(str(error))
-        federation = tried.federation()
+        federation = tried.federation
         federation.ledger.verify()
         check_folders(federation)
         published = round_of(tried, Direct(tried, NAMES))
@@ -110,7 +110,7 @@ def test_a_holder_whose_disk_is_full_sends_nothing_that_it_could_not_note(
         transport.disk = FullDisk()
         transport.disk.full_from = first
         published = round_of(tried, transport)
-        holder, federation = tried.holder(FULL), tried.federation()
+        holder, federation = tried.holder(FULL), tried.federation
         sealed = [
             message
             for message in transport.sent_by(FULL)

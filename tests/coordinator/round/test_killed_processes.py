@@ -86,7 +86,7 @@ class Shaky(LocalGrid):
 def round_over(parties: Parties, grid: Shaky) -> tuple[Any, list[ExchangeDone]]:
     seen: list[Any] = []
     made = run_round(
-        parties.federation(),
+        parties.federation,
         server_app.GridTransport(grid, least_pause_s=0.0),
         seen.append,
     )
@@ -138,7 +138,7 @@ def test_a_holder_whose_process_is_killed_at_any_exchange_spoils_no_round(
         *again,
         *steps[killed:],
     ]
-    federation = parties.federation()
+    federation = parties.federation
     federation.ledger.verify()
     holder = parties.holder(VICTIM)
     assert holder.journal.verify() == len(holder.journal.entries())

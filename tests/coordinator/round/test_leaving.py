@@ -47,7 +47,7 @@ def round_of(parties: Parties, *allow: str) -> set[str]:
         parties.ready(name)
     there = Direct(parties, names)
     wishes = RoundWishes(allow_missing=allow, accept_worse=tuple(set(PEOPLE.values())))
-    return set(run_round(parties.federation(), there, no_watch, wishes).domains)
+    return set(run_round(parties.federation, there, no_watch, wishes).domains)
 
 
 def signed(parties: Parties, name: str) -> Leaving:
@@ -55,7 +55,7 @@ def signed(parties: Parties, name: str) -> Leaving:
 
 
 def leave(parties: Parties, name: str) -> str | None:
-    return parties.federation().ledger.leave(signed(parties, name))
+    return parties.federation.ledger.leave(signed(parties, name))
 
 
 def test_another_holder_keeps_the_domain_and_nobody_waits(parties: Parties) -> None:
@@ -63,7 +63,7 @@ def test_another_holder_keeps_the_domain_and_nobody_waits(parties: Parties) -> N
     assert leave(parties, "code-1") == "code-1"
     assert leave(parties, "code-1") is None
     assert round_of(parties) == {"code", "law", "medicine"}
-    newest = parties.federation().newest
+    newest = parties.federation.newest
     assert newest is not None
     assert {member.name for member in newest.members} == {"code-2", "law", "medicine"}
 
@@ -80,12 +80,12 @@ def test_a_domain_that_nobody_has_any_more_is_named_until_the_operator_lets_it_g
         round_of(parties)
     [problem] = [
         problem
-        for problem in problems(parties.federation(), set(PEOPLE), None, NOW)
+        for problem in problems(parties.federation, set(PEOPLE), None, NOW)
         if "has left" in problem.words
     ]
     assert problem.stops and problem.names == ("law",)
     if for_good:
-        published = retire(parties.federation(), "law").published
+        published = retire(parties.federation, "law").published
         assert published is not None and set(published.domains) == {"code", "medicine"}
     assert round_of(parties, *([] if for_good else ["law"])) == {"code", "medicine"}
     assert round_of(parties) == {"code", "medicine"}
@@ -103,14 +103,14 @@ def test_whoever_comes_back_has_another_key_for_its_supernode_and_the_same_journ
     renew_node_key(parties.homes["law"])
     parties.admit("law")
     assert "law" in parties.standing.active
-    assert parties.federation().ledger.leave(old) is None
+    assert parties.federation.ledger.leave(old) is None
     assert parties.holder("law").account.to_json() == spent
     assert round_of(parties) == {"code", "law", "medicine"}
 
 
 def test_a_word_to_another_coordinator_counts_for_nothing(parties: Parties) -> None:
     word = signed(parties, "law").model_copy(update={"coordinator": "1" * 64})
-    assert parties.federation().ledger.leave(word) is None
+    assert parties.federation.ledger.leave(word) is None
 
 
 def test_the_command_tells_the_coordinator_first(

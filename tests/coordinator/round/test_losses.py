@@ -48,11 +48,11 @@ def round_of(
 ) -> LedgerRelease:
     names = [name for name in parties.standing.active if name not in away]
     wishes = RoundWishes(allow_missing=allow, accept_worse=("code", "law", "medicine"))
-    return run_round(parties.federation(), Direct(parties, names), no_watch, wishes)
+    return run_round(parties.federation, Direct(parties, names), no_watch, wishes)
 
 
 def latest(parties: Parties) -> str:
-    return (parties.federation().folder / "releases" / "latest").readlink().name
+    return (parties.federation.folder / "releases" / "latest").readlink().name
 
 
 @pytest.mark.parametrize("mode", ["masked"], indirect=True)
@@ -100,7 +100,7 @@ def test_in_the_clear_sums_of_absent_holders_still_count(parties: Parties) -> No
     parties.new_epochs()
     with round_fails("no holder of medicine evaluated the router"):
         round_of(parties, "medicine")
-    federation = parties.federation()
+    federation = parties.federation
     wishes = RoundWishes(accept_unevaluated=("medicine",))
     there = Direct(parties, [name for name in MEMBERS if name != "medicine"])
     assert set(run_round(federation, there, no_watch, wishes).domains) == {
@@ -108,7 +108,7 @@ def test_in_the_clear_sums_of_absent_holders_still_count(parties: Parties) -> No
         "law",
         "medicine",
     }
-    remove(parties.federation(), "medicine")
+    remove(parties.federation, "medicine")
     parties.new_epochs()
     assert set(round_of(parties).domains) == {"code", "law"}
 
@@ -118,7 +118,7 @@ def test_an_earlier_release_comes_back_under_a_new_number(parties: Parties) -> N
     for name in MEMBERS:
         parties.change_corpus(name)
     round_of(parties)
-    federation = parties.federation()
+    federation = parties.federation
     folders = [federation.release_folder(number) for number in (1, 2, 3)]
     change = rollback(federation, 1)
     assert change.published is not None
@@ -133,7 +133,7 @@ def test_an_earlier_release_comes_back_under_a_new_number(parties: Parties) -> N
     parties.new_epochs()
     assert (
         run_round(
-            parties.federation(),
+            parties.federation,
             Direct(parties),
             no_watch,
             RoundWishes(end_rollback=True),
@@ -150,18 +150,18 @@ def test_a_rollback_holds_until_its_operator_ends_it(parties: Parties) -> None:
     for name in MEMBERS:
         parties.change_corpus(name)
     round_of(parties)
-    rollback(parties.federation(), 1)
+    rollback(parties.federation, 1)
     rounds = parties.standing.rounds
     for change in (
         lambda: None,
         lambda: parties.new_epochs(),
-        lambda: retire(parties.federation(), "medicine"),
+        lambda: retire(parties.federation, "medicine"),
     ):
         change()
         transport = Direct(parties)
         with round_fails(r"rolled back to release 0001; .* --end-rollback$"):
             run_round(
-                parties.federation(),
+                parties.federation,
                 transport,
                 no_watch,
                 RoundWishes(even_unchanged=True),
@@ -172,7 +172,7 @@ def test_a_rollback_holds_until_its_operator_ends_it(parties: Parties) -> None:
         assert not transport.replies
     assert parties.standing.rounds == rounds
     published = run_round(
-        parties.federation(), Direct(parties), no_watch, RoundWishes(end_rollback=True)
+        parties.federation, Direct(parties), no_watch, RoundWishes(end_rollback=True)
     )
     assert published.cause == f"round {rounds + 1}" and set(published.domains) == {
         "code",
@@ -185,12 +185,12 @@ def test_a_rollback_holds_until_its_operator_ends_it(parties: Parties) -> None:
 def test_what_was_removed_or_retired_does_not_come_back(parties: Parties) -> None:
     """Nor does a release that is not there, or that is the newest anyway."""
     with pytest.raises(InputError, match="release 1 is not an earlier release"):
-        rollback(parties.federation(), 1)
-    retire(parties.federation(), "medicine")
+        rollback(parties.federation, 1)
+    retire(parties.federation, "medicine")
     with pytest.raises(InputError, match="removed or retired since"):
-        rollback(parties.federation(), 1)
+        rollback(parties.federation, 1)
     with pytest.raises(InputError, match="release 9 is not an earlier release"):
-        rollback(parties.federation(), 9)
+        rollback(parties.federation, 9)
 
 
 @pytest.mark.parametrize("mode", ["clear"], indirect=True)
@@ -198,9 +198,9 @@ def test_sums_of_a_removed_holder_do_not_come_back_under_the_name_of_another(
     parties: Parties,
 ) -> None:
     """The name may be given again; the release that holds the erased sums stays out."""
-    remove(parties.federation(), "law-1")
+    remove(parties.federation, "law-1")
     shutil.rmtree(parties.homes["law-1"])
     parties.settle("law-1", "law", own_texts("another", "law", 12))
     parties.admit("law-1")
     with pytest.raises(InputError, match=r"removed or retired since \(law-1\)"):
-        rollback(parties.federation(), 1)
+        rollback(parties.federation, 1)

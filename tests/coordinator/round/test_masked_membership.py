@@ -51,9 +51,7 @@ def round_of(
     parties: Parties, *without: str, transport: Direct | None = None
 ) -> LedgerRelease:
     names = [name for name in parties.standing.active if name not in without]
-    return run_round(
-        parties.federation(), transport or Direct(parties, names), no_watch
-    )
+    return run_round(parties.federation, transport or Direct(parties, names), no_watch)
 
 
 def sealed_statistics(transport: Direct) -> list[str]:
@@ -73,7 +71,7 @@ def test_the_round_after_a_domain_has_left_waits_for_new_epochs(
     later: Parties, leave: Callable[[Federation, str], object]
 ) -> None:
     """Retired or removed: nothing that was in a total with it is in another."""
-    leave(later.federation(), "medicine")
+    leave(later.federation, "medicine")
     with round_fails("must open a new epoch"):
         round_of(later)
     later.new_epochs()
@@ -85,7 +83,7 @@ def test_the_round_after_a_domain_has_left_waits_for_new_epochs(
         for entry in later.entries("totalled")
     ]
     assert len(totals) == 2 and not totals[0] & totals[1]
-    later.federation().ledger.verify()
+    later.federation.ledger.verify()
 
 
 def test_removing_says_that_the_sums_are_hidden_and_makes_no_release(
@@ -95,13 +93,13 @@ def test_removing_says_that_the_sums_are_hidden_and_makes_no_release(
     longer.
     """
     assert len(later.sums_files()) == 2
-    change = remove(later.federation(), "medicine")
+    change = remove(later.federation, "medicine")
     assert (change.published, change.hidden, change.names_it) == (None, True, True)
     assert later.sums_files() == set()
-    newest = later.federation().newest
+    newest = later.federation.newest
     assert newest is not None
     assert newest.number == 1
-    later.federation().ledger.verify()
+    later.federation.ledger.verify()
 
 
 def test_members_that_left_still_count_on_rosters_until_they_are_unpinned(
@@ -111,7 +109,7 @@ def test_members_that_left_still_count_on_rosters_until_they_are_unpinned(
     unpin who has gone.
     """
     for name in ("medicine", "law-2"):
-        remove(later.federation(), name)
+        remove(later.federation, name)
     later.new_epochs()
     with round_fails(
         r"0 of 3 members signed .*has pinned 5 members and opens sums of 4 or more"
@@ -129,7 +127,7 @@ def test_a_holder_that_was_in_no_total_is_removed_without_a_word_of_masks(
 ) -> None:
     """There is nothing of it anywhere."""
     later.admit("poetry")
-    change = remove(later.federation(), "poetry")
+    change = remove(later.federation, "poetry")
     assert (change.published, change.hidden, change.names_it) == (None, False, False)
     assert len(later.sums_files()) == 2
 
@@ -139,12 +137,12 @@ def test_a_holder_that_was_in_no_total_is_removed_without_a_word_of_masks(
 
 def test_a_total_whose_file_is_lost_is_asked_for_again(later: Parties) -> None:
     """It is the same sum of the same members, so holders open it once more."""
-    for path in (later.federation().folder / "contributions").iterdir():
+    for path in (later.federation.folder / "contributions").iterdir():
         path.unlink()
     transport = Direct(later, MEMBERS)
     assert round_of(later, transport=transport).number == 1
     assert len(sealed_statistics(transport)) == 5
-    later.federation().ledger.verify()
+    later.federation.ledger.verify()
 
 
 # Members that lie
@@ -201,10 +199,10 @@ def test_a_member_that_seals_something_else_spoils_the_total_and_is_told_of_in_w
     lying = Lying(parties, SealedSums, as_long(lambda content: content[::-1]))
     with round_fails(r"a member sealed wrong sums or runs different code"):
         round_of(parties, transport=lying)
-    assert parties.federation().newest is None
+    assert parties.federation.newest is None
     assert parties.entries("totalled") == []
     assert parties.sums_files() == set()
-    parties.federation().ledger.verify()
+    parties.federation.ledger.verify()
     assert round_of(parties).number == 1
 
 
@@ -219,7 +217,7 @@ def test_a_little_more_than_the_own_share_is_noticed(parties: Parties) -> None:
 
     with round_fails("the opened total is not a valid sum of statistics"):
         round_of(parties, transport=Lying(parties, SealedSums, as_long(more)))
-    assert parties.federation().newest is None
+    assert parties.federation.newest is None
 
 
 @pytest.mark.parametrize(
@@ -258,7 +256,7 @@ def test_a_wrong_answer_at_any_step_is_refused_by_name_and_the_others_go_on(
     published = round_of(parties, transport=Lying(parties, kind, lie))
     assert (LIAR, step, code) in refusals(parties)
     assert names_of(published) >= set(MEMBERS) - {LIAR}
-    parties.federation().ledger.verify()
+    parties.federation.ledger.verify()
 
 
 def test_wrong_shares_of_one_member_are_survived(parties: Parties) -> None:
@@ -305,29 +303,29 @@ def test_a_roster_that_is_too_small_is_said_to_be(tmp_path: Path, haste: None) -
     """
     parties = found(tmp_path / "masked", mode="masked")
     assert (
-        too_few_on_roster(parties.federation())
+        too_few_on_roster(parties.federation)
         == "0 holders are on the roster; a round under masks needs 3"
     )
     populate(parties, {"code": "code", "law": "law"})
     assert (
-        too_few_on_roster(parties.federation())
+        too_few_on_roster(parties.federation)
         == "2 holders are on the roster; a round under masks needs 3"
     )
     plain = found(tmp_path / "clear")
     assert (
-        too_few_on_roster(plain.federation())
+        too_few_on_roster(plain.federation)
         == "0 holders are on the roster; a round needs 2"
     )
     populate(plain, {"code": "code", "law": "law"})
     assert "holders refuse rounds of fewer than 3 unless" in str(
-        too_few_on_roster(plain.federation())
+        too_few_on_roster(plain.federation)
     )
     populate(plain, {"medicine": "medicine"})
-    assert too_few_on_roster(plain.federation()) is None
+    assert too_few_on_roster(plain.federation) is None
     full = found(
         tmp_path / "full", mode="private", privacy=PrivacySettings(sums="full")
     )
-    assert too_few_on_roster(full.federation()) is not None
+    assert too_few_on_roster(full.federation) is not None
 
 
 # What all rounds together tell

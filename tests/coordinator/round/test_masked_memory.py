@@ -75,7 +75,7 @@ def test_memory_does_not_grow_with_the_members_that_send(parties: Parties) -> No
     tracemalloc.start()
     try:
         with pytest.raises(Enough):
-            run_round(parties.federation(), OneByOne(parties), watch)
+            run_round(parties.federation, OneByOne(parties), watch)
     finally:
         tracemalloc.stop()
     assert len(held) == len(MEMBERS)

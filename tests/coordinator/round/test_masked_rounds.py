@@ -74,7 +74,7 @@ def round_of(
     **options: Any,
 ) -> LedgerRelease:
     transport = transport or Direct(parties, names)
-    return run_round(parties.federation(), transport, no_watch, RoundWishes(**options))
+    return run_round(parties.federation, transport, no_watch, RoundWishes(**options))
 
 
 def kinds(transport: Direct, kind: type[Any], lot: str | None = None) -> list[str]:
@@ -90,7 +90,7 @@ def kinds(transport: Direct, kind: type[Any], lot: str | None = None) -> list[st
 def nothing_was_opened(parties: Parties) -> None:
     assert parties.entries("totalled") == []
     assert not parties.sums_files()
-    assert parties.federation().newest is None
+    assert parties.federation.newest is None
 
 
 def router(parties: Parties, published: LedgerRelease) -> bytes:
@@ -134,7 +134,7 @@ def test_the_weights_are_those_of_the_reference(
     later: Parties, under_masks: bool
 ) -> None:
     """A round comes to what one function computes of all holders' sums, with masks and without."""
-    federation = later.federation()
+    federation = later.federation
     holders = {
         later.holder(name).identity.public: later.holder(name) for name in MEMBERS
     }
@@ -162,7 +162,7 @@ def total_is_that_of(
     parties: Parties, offered: Collection[str], sent: Collection[str]
 ) -> None:
     """The stored total is exactly that of those who sent, under the shares of those who offered."""
-    federation = parties.federation()
+    federation = parties.federation
     stored = federation.standing.totals[-1]
     assert [member.name for member in stored.members] == sorted(sent)
     active = federation.standing.active
@@ -215,7 +215,7 @@ def test_one_that_falls_away_at_any_stage_is_made_up_for(
     )
     lost = {"medicine"} if who == "medicine" and answered <= 3 else set()
     assert set(published.domains) == {"code", "law", "medicine"} - lost
-    parties.federation().ledger.verify()
+    parties.federation.ledger.verify()
 
 
 @pytest.mark.parametrize("stage", STAGES[1:5])
@@ -233,7 +233,7 @@ def test_one_fewer_than_the_threshold_opens_nothing_and_the_next_round_goes_well
     assert len(kinds(transport, Revealed)) == (3 if stage == "open" else 0)
     assert set(round_of(parties).domains) == {"code", "law", "medicine"}
     total_is_that_of(parties, MEMBERS, MEMBERS)
-    parties.federation().ledger.verify()
+    parties.federation.ledger.verify()
 
 
 @pytest.mark.parametrize("stage", ["evaluate", "confirm counts", "open counts"])
@@ -321,9 +321,9 @@ def test_after_a_round_in_which_nothing_has_changed_the_release_stands(
     transport = Direct(later, MEMBERS, away)
     seen: list[str] = []
     published = run_round(
-        later.federation(), transport, lambda event: seen.append(event.kind)
+        later.federation, transport, lambda event: seen.append(event.kind)
     )
-    assert published == later.federation().newest
+    assert published == later.federation.newest
     assert published.number == 1
     assert seen[-1] == "stands"
     assert not kinds(transport, SealedSums) + kinds(transport, Revealed)
@@ -331,7 +331,7 @@ def test_after_a_round_in_which_nothing_has_changed_the_release_stands(
         "",
         "nothing has changed",
     ]
-    later.federation().ledger.verify()
+    later.federation.ledger.verify()
 
 
 def test_other_settings_make_another_release_of_the_same_total_and_counts(
@@ -403,7 +403,7 @@ def test_one_new_epoch_is_in_no_total_with_old_ones(later: Parties) -> None:
     assert not kinds(transport, SealedSums)
     later.new_epochs("code-1", "code-2", "medicine")
     seen: list[Any] = []
-    published = run_round(later.federation(), Direct(later, MEMBERS), seen.append)
+    published = run_round(later.federation, Direct(later, MEMBERS), seen.append)
     assert names_of(published) == set(MEMBERS) - {"law-2"}
     assert [event.names for event in of_kind(HoldersWaiting, seen)] == [["law-2"]]
 

@@ -65,7 +65,7 @@ def round_of(
     """
     transport = Direct(parties, names, down)
     given = RoundWishes(**{"accept_unevaluated": ANY, "accept_worse": ANY, **wishes})
-    return run_round(parties.federation(), transport, no_watch, given), transport
+    return run_round(parties.federation, transport, no_watch, given), transport
 
 
 def senders(transport: Direct) -> list[str]:
@@ -82,7 +82,7 @@ def router(parties: Parties, published: LedgerRelease) -> bytes:
 
 
 def own_sums(parties: Parties, *names: str) -> dict[str, Statistics]:
-    terms, found_ = parties.federation().terms, {}
+    terms, found_ = parties.federation.terms, {}
     for name in names:
         holder = parties.holder(name)
         found_[name] = holder.epochs.statistics(holder.epoch(terms)).statistics
@@ -137,9 +137,7 @@ def test_an_unchanged_round_asks_nobody_for_sums_and_leaves_the_release(
     assert senders(transport) == []
     assert (second.number, second.release) == (first.number, first.release)
     assert parties.entries("closed")[-1]["reason"] == "nothing has changed"
-    assert (
-        parties.federation().folder / "releases" / "latest"
-    ).resolve().name == "0001"
+    assert (parties.federation.folder / "releases" / "latest").resolve().name == "0001"
     third, _ = round_of(parties, even_unchanged=True)
     assert third.number == first.number + 1
     assert router(parties, third) == router(parties, first)
@@ -192,7 +190,7 @@ def test_a_corpus_that_changed_counts_from_its_next_epoch_on(parties: Parties) -
 def test_retiring_a_domain_drops_its_column_at_once(parties: Parties) -> None:
     """The other columns stay as they are; no holder is asked; later rounds leave it out."""
     first, _ = round_of(parties)
-    change = retire(parties.federation(), "law")
+    change = retire(parties.federation, "law")
     assert change.published is not None
     assert (change.published.number, change.published.domains) == (
         2,
@@ -205,34 +203,34 @@ def test_retiring_a_domain_drops_its_column_at_once(parties: Parties) -> None:
     assert third.domains == ("code", "medicine")
     assert senders(transport) == []
     assert router(parties, third) == by_hand(parties, "code", "medicine")
-    parties.federation().ledger.verify()
+    parties.federation.ledger.verify()
 
 
 def test_a_domain_that_is_in_no_release_retires_without_one(parties: Parties) -> None:
     """It is left out of the first round."""
-    assert retire(parties.federation(), "law").published is None
+    assert retire(parties.federation, "law").published is None
     assert round_of(parties)[0].domains == ("code", "medicine")
 
 
 @pytest.mark.parametrize("domain", ["poetry", "law"])
 def test_only_an_active_domain_can_retire(parties: Parties, domain: str) -> None:
     """A second time is once too often; the error says which there are."""
-    retire(parties.federation(), "law")
+    retire(parties.federation, "law")
     with pytest.raises(
         InputError, match=f"no domain '{domain}'; the domains are: code, medicine"
     ):
-        retire(parties.federation(), domain)
+        retire(parties.federation, domain)
 
 
 def test_a_router_keeps_two_domains_whoever_retires(parties: Parties) -> None:
     """The last but one cannot go, and nothing is written by the attempt."""
     round_of(parties)
-    retire(parties.federation(), "law")
-    entries = parties.federation().ledger.verify()["entries"]
+    retire(parties.federation, "law")
+    entries = parties.federation.ledger.verify()["entries"]
     with pytest.raises(InputError, match="two"):
-        retire(parties.federation(), "code")
-    assert parties.federation().ledger.verify()["entries"] == entries
-    assert not (parties.federation().folder / "releases" / "0003").exists()
+        retire(parties.federation, "code")
+    assert parties.federation.ledger.verify()["entries"] == entries
+    assert not (parties.federation.folder / "releases" / "0003").exists()
 
 
 # Removing
@@ -241,7 +239,7 @@ def test_a_router_keeps_two_domains_whoever_retires(parties: Parties) -> None:
 def never_had(tmp_path: Path, parties: Parties, name: str) -> Parties:
     """A federation of the same holders that never heard of one of them."""
     other = parties.copy(tmp_path / "without")
-    other.federation().ledger.note("removed", name=name)
+    other.federation.ledger.note("removed", name=name)
     del other.homes[name]
     return other
 
@@ -254,7 +252,7 @@ def test_removing_a_holder_gives_the_router_of_a_federation_that_never_had_it(
     round_of(parties)
     assert len(parties.sums_files()) == 3
     digest = parties.standing.contributions["medicine"].digest
-    change = remove(parties.federation(), "medicine")
+    change = remove(parties.federation, "medicine")
     assert change.published is not None
     assert change.unbalanced == ()
     assert (change.published.number, change.published.domains) == (2, ("code", "law"))
@@ -262,7 +260,7 @@ def test_removing_a_holder_gives_the_router_of_a_federation_that_never_had_it(
     assert len(parties.sums_files()) == 2
     assert digest not in parties.sums_files()
     assert "medicine" not in parties.standing.roster
-    parties.federation().ledger.verify()
+    parties.federation.ledger.verify()
 
 
 def test_removing_one_of_two_holders_of_a_domain_says_whose_share_no_longer_fits(
@@ -274,7 +272,7 @@ def test_removing_one_of_two_holders_of_a_domain_says_whose_share_no_longer_fits
     parties.settle("law-2", "law", own_texts("law-2", "law", 11))
     parties.admit("law-2")
     round_of(parties)
-    change = remove(parties.federation(), "law-2")
+    change = remove(parties.federation, "law-2")
     assert change.unbalanced == ("law",)
     published, transport = round_of(parties, ["code", "law", "medicine"])
     assert senders(transport) == ["law"]
@@ -289,8 +287,8 @@ def test_removing_a_holder_of_a_retired_domain_takes_it_out_of_the_router(
     """
     other = never_had(tmp_path, parties, "medicine")
     round_of(parties)
-    retire(parties.federation(), "medicine")
-    change = remove(parties.federation(), "medicine")
+    retire(parties.federation, "medicine")
+    change = remove(parties.federation, "medicine")
     assert change.published is not None
     assert router(parties, change.published) == router(other, round_of(other)[0])
     assert len(parties.sums_files()) == 2
@@ -301,7 +299,7 @@ def test_a_holder_that_sent_nothing_is_removed_without_a_release(
 ) -> None:
     """There is nothing to subtract."""
     round_of(parties, ["code", "law"])
-    assert remove(parties.federation(), "medicine").published is None
+    assert remove(parties.federation, "medicine").published is None
     assert set(parties.standing.roster) == {"code", "law"}
 
 
@@ -310,7 +308,7 @@ def test_only_somebody_on_the_roster_can_be_removed(parties: Parties) -> None:
     with pytest.raises(
         InputError, match="no holder 'poetry'; the holders are: code, law, medicine"
     ):
-        remove(parties.federation(), "poetry")
+        remove(parties.federation, "poetry")
 
 
 def test_one_of_the_last_two_is_removed_though_no_router_can_be_made_without_it(
@@ -320,12 +318,12 @@ def test_one_of_the_last_two_is_removed_though_no_router_can_be_made_without_it(
     was.
     """
     round_of(parties)
-    remove(parties.federation(), "medicine")
-    change = remove(parties.federation(), "law")
+    remove(parties.federation, "medicine")
+    change = remove(parties.federation, "law")
     assert (change.published, change.names_it) == (None, True)
     assert set(parties.standing.roster) == {"code"}
     assert parties.sums_files() == {parties.standing.contributions["code"].digest}
-    parties.federation().ledger.verify()
+    parties.federation.ledger.verify()
 
 
 def test_removal_subtracts_what_the_release_was_made_of_whatever_came_since(
@@ -346,12 +344,12 @@ def test_removal_subtracts_what_the_release_was_made_of_whatever_came_since(
 
     with pytest.raises(Crash):
         run_round(
-            parties.federation(),
+            parties.federation,
             Direct(parties),
             stop,
             RoundWishes(accept_unevaluated=ANY),
         )
-    change = remove(parties.federation(), "medicine")
+    change = remove(parties.federation, "medicine")
     assert change.published is not None
     assert router(parties, change.published) == expected
 
@@ -366,7 +364,7 @@ def test_a_holder_that_is_admitted_for_another_domain_is_not_counted_for_the_one
     card = read_signed_json(parties.homes["law"] / CARD, Card).model_copy(
         update={"domain": "poetry"}
     )
-    parties.federation().ledger.admit("law", card)
+    parties.federation.ledger.admit("law", card)
     published, _ = round_of(parties, down=("law",))
     assert published.domains == ("code", "medicine")
     assert router(parties, published) == by_hand(parties, "code", "medicine")
@@ -383,7 +381,7 @@ def test_changes_and_rounds_do_not_run_at_once(
         "exclusive_lock",
         partialmethod(Federation.exclusive_lock, patience=0.0),
     )
-    federation = parties.federation()
+    federation = parties.federation
     with federation.exclusive_lock():
         for change in (
             lambda: retire(federation, "law"),
@@ -405,11 +403,11 @@ def test_a_holder_that_was_away_gets_the_newest_release_when_it_is_back(
     parties.change_corpus("code")
     published, _ = round_of(parties, down=("law",))
     assert parties.holder("law").newest == 1
-    assert deliver_newest(parties.federation(), Direct(parties), no_watch) == {"law"}
+    assert deliver_newest(parties.federation, Direct(parties), no_watch) == {"law"}
     law = parties.holder("law")
     assert law.newest == published.number
     assert contents(law.release_folder(2)) == contents(parties.release_folder(2))
-    assert deliver_newest(parties.federation(), Direct(parties), no_watch) == set()
+    assert deliver_newest(parties.federation, Direct(parties), no_watch) == set()
     held = HeldRelease(number=2, release=published.release)
     assert parties.standing.delivered == dict.fromkeys(ONE_EACH, held)
 
@@ -417,7 +415,7 @@ def test_a_holder_that_was_away_gets_the_newest_release_when_it_is_back(
 def test_without_a_release_nothing_is_delivered(parties: Parties) -> None:
     """Those who are there are greeted, and that is all."""
     transport = Direct(parties)
-    assert deliver_newest(parties.federation(), transport, no_watch) == set()
+    assert deliver_newest(parties.federation, transport, no_watch) == set()
     assert transport.reply_kinds == {"here"}
 
 
@@ -426,7 +424,7 @@ def delivery(
 ) -> Packet:
     """A request to store the release that lies in a folder."""
     blobs = [(folder / name).read_bytes() for name in (MANIFEST, ROUTER, TOKENIZER)]
-    signer = identity or parties.federation().identity
+    signer = identity or parties.federation.identity
     return seal_packet(
         Deliver(number=number, release=release), signer, round="0" * 32, blobs=blobs
     )
@@ -451,7 +449,7 @@ def test_a_holder_refuses_an_older_release_and_another_one_under_a_number_it_has
         refusal(parties, delivery(parties, 1, folders[0], releases[0].release))
         == "old_release"
     )
-    sign_again(folders[1], parties.federation().identity, {"evaluation": None})
+    sign_again(folders[1], parties.federation.identity, {"evaluation": None})
     other = load_release(folders[1]).id
     assert refusal(parties, delivery(parties, 2, folders[1], other)) == "old_release"
     assert contents(parties.holder("law").release_folder(2)) == stored

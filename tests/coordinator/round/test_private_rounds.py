@@ -71,9 +71,7 @@ def settled(
     parties = found(
         folder, mode="private", privacy=PrivacySettings(sums=mode, epsilon=1.0)
     )
-    write_prior(
-        make_prior(parties.encoder, PUBLIC), parties.federation().folder / PRIOR
-    )
+    write_prior(make_prior(parties.encoder, PUBLIC), parties.federation.folder / PRIOR)
     populate(parties, MEMBERS)
     for name in MEMBERS:
         parties.rewrite(name, "max_epsilon = 4.0", f"max_epsilon = {max_epsilon}")
@@ -112,11 +110,11 @@ def parties(made: Parties, tmp_path: Path, haste: None) -> Parties:
 
 def exact(parties: Parties, name: str) -> DocumentSums:
     holder = parties.holder(name)
-    return holder.epochs.document_sums(holder.epoch(parties.federation().terms))
+    return holder.epochs.document_sums(holder.epoch(parties.federation.terms))
 
 
 def mode_of(parties: Parties) -> PrivacyMode:
-    return parties.federation().privacy.mode
+    return parties.federation.privacy.mode
 
 
 def expenses(parties: Parties, name: str) -> list[Expense]:
@@ -130,7 +128,7 @@ def paid(parties: Parties) -> set[int]:
 
 def total_of(parties: Parties) -> Statistics:
     """The noisy total that the newest release is made of."""
-    federation = parties.federation()
+    federation = parties.federation
     ledger = federation.ledger
     if federation.terms.uses_masks:
         return ledger.total(ledger.standing().totals[-1])
@@ -152,9 +150,7 @@ def test_a_total_is_the_plain_sum_of_what_members_have_noised(parties: Parties) 
     products = np.zeros(FEATURES * (FEATURES - 1) // 2, dtype=np.int64)
     for name, domain in MEMBERS.items():
         holder = parties.holder(name)
-        kept = holder.epochs.noisy(
-            holder.epoch(parties.federation().terms), "statistics"
-        )
+        kept = holder.epochs.noisy(holder.epoch(parties.federation.terms), "statistics")
         assert kept is not None
         columns[:, DOMAINS.index(domain)] += kept[0][:FEATURES]
         products += kept[0][FEATURES:] if mode_of(parties) == "full" else 0
@@ -167,7 +163,7 @@ def test_a_total_is_the_plain_sum_of_what_members_have_noised(parties: Parties) 
 
 def test_the_noise_of_a_total_is_what_the_terms_say(parties: Parties) -> None:
     """Neither none nor much more: the squares of what lies on the total, beside their variance."""
-    privacy, total = parties.federation().privacy, total_of(parties)
+    privacy, total = parties.federation.privacy, total_of(parties)
     plain = np.zeros_like(total.cross)
     for name, domain in MEMBERS.items():
         plain[:, DOMAINS.index(domain)] += exact(parties, name).column
@@ -209,7 +205,7 @@ def test_a_round_costs_each_document_what_the_terms_say(parties: Parties) -> Non
 
 def test_a_release_says_what_it_promises(parties: Parties) -> None:
     """In its signed manifest, with one plain sentence."""
-    federation = parties.federation()
+    federation = parties.federation
     manifest, said = federation.manifest(1), federation.manifest(1)["privacy"]
     assert (said["mode"], said["epsilon"], said["delta"]) == (
         mode_of(parties),
@@ -241,7 +237,7 @@ def test_where_noise_leaves_no_document_no_accuracy_is_told(
     round_of(new, Direct(new), seen.append)
     [event] = of_kind(RouterEvaluated, seen)
     assert (event.documents, event.accuracy, event.interval) == (0, None, None)
-    assert new.federation().manifest(1)["evaluation"] is None
+    assert new.federation.manifest(1)["evaluation"] is None
 
 
 def test_an_accuracy_under_noise_is_told_with_its_interval(
@@ -253,7 +249,7 @@ def test_an_accuracy_under_noise_is_told_with_its_interval(
     seen: list[Event] = []
     round_of(new, Direct(new), seen.append)
     [event] = of_kind(RouterEvaluated, seen)
-    evaluation = new.federation().manifest(1)["evaluation"]
+    evaluation = new.federation.manifest(1)["evaluation"]
     if evaluation is None:  # noise left no document
         return
     low, high = evaluation["interval"]
@@ -262,7 +258,7 @@ def test_an_accuracy_under_noise_is_told_with_its_interval(
     ) and 0 <= low <= evaluation["accuracy"] <= high <= 100
     assert set(evaluation["intervals"]) == set(evaluation["domains"])
     assert high - low > 10
-    shop, folder = Workshop(tmp_path), new.federation().folder
+    shop, folder = Workshop(tmp_path), new.federation.folder
     words = f"(95 %: {low:.1f} to {high:.1f})"
     assert words in shop.call("coordinator", "releases", folder).stdout
     shown = shop.call("coordinator", "releases", folder, "0").stdout
@@ -304,7 +300,7 @@ def test_a_router_that_is_surely_worse_is_not_published(
         )
         for name in new.homes:
             new.ready(name)
-        return run_round(new.federation(), Direct(new), watch)
+        return run_round(new.federation, Direct(new), watch)
 
     assert [next_round().number, next_round().number] == [1, 2]
     seen: list[Event] = []
@@ -315,28 +311,28 @@ def test_a_router_that_is_surely_worse_is_not_published(
         ((60.0, 92.0), (10.0, 55.0))
     }
     wishes = RoundWishes(accept_worse=tuple(event.domain for event in worse))
-    assert run_round(new.federation(), Direct(new), no_watch, wishes).number == 3
+    assert run_round(new.federation, Direct(new), no_watch, wishes).number == 3
 
 
 def test_domains_go_as_ever(parties: Parties) -> None:
     """A domain is retired from a private release, which goes on to say what it promises."""
-    change = retire(parties.federation(), "law")
+    change = retire(parties.federation, "law")
     assert change.published is not None
     assert (
-        parties.federation().manifest(change.published.number)["privacy"]["epsilon"]
+        parties.federation.manifest(change.published.number)["privacy"]["epsilon"]
         == 1.0
     )
 
 
 def test_a_holder_is_taken_out_of_a_total_of_columns(parties: Parties) -> None:
     """Where single vectors are there; in a total under masks they are hidden."""
-    change = remove(parties.federation(), "law-2")
+    change = remove(parties.federation, "law-2")
     if mode_of(parties) == "full":
         assert change.published is None and change.hidden
         return
     assert change.published is not None
     assert (
-        parties.federation().manifest(change.published.number)["privacy"]["mode"]
+        parties.federation.manifest(change.published.number)["privacy"]["mode"]
         == "columns"
     )
 
@@ -371,7 +367,7 @@ def test_a_second_round_of_new_epochs_is_paid_for_and_a_third_is_not_afforded(
         InputError,
         match=r"would bring the ε of this corpus to 1\.\d+, and `max_epsilon`",
     ) as error:
-        open_epoch(holder, parties.federation().terms, new_epoch=True)
+        open_epoch(holder, parties.federation.terms, new_epoch=True)
     assert "\n" not in str(error.value)
     assert epoch_of(parties.holder("law-1")) == before
     assert before in {path.name for path in (holder.folder / "epochs").iterdir()}
@@ -457,7 +453,7 @@ def test_an_older_copy_of_a_holders_folder_does_not_give_the_budget_back(
         holder.journal.entries("spent") == []
         and holder.account.epsilon() == cost > 0.99
     )
-    for path in (new.federation().folder / "contributions").iterdir():
+    for path in (new.federation.folder / "contributions").iterdir():
         path.unlink()
     transport = Direct(new)
     if mode_of(new) == "columns":
@@ -481,7 +477,7 @@ def test_an_older_copy_of_the_coordinators_folder_costs_nobody_anything(
     new: Parties, tmp_path: Path
 ) -> None:
     """Holders send again what they sent; the release takes a number that they have not got."""
-    folder = new.federation().folder
+    folder = new.federation.folder
     shutil.copytree(folder, tmp_path / "older", symlinks=True)
     round_of(new)
     before = total_of(new)
@@ -551,14 +547,14 @@ def test_features_of_words_are_refused_on_both_sides(
     parties: Parties, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows of documents have no words, so they would be summed without."""
-    terms, plain = parties.federation().terms, parties.encoder
+    terms, plain = parties.federation.terms, parties.encoder
     more = with_words(plain, WordFeatures(4))
     monkeypatch.setattr(Holder, "encoder", lambda *_: more)
     with pytest.raises(
         InputError, match=r"token features and USE sentence features only.*--encoder"
     ):
         open_epoch(parties.holder("law-1"), terms, new_epoch=True)
-    federation = parties.federation()
+    federation = parties.federation
     monkeypatch.setattr(Federation, "encoder", more)
     with pytest.raises(
         InputError, match=r"token features and USE sentence features only.*--encoder"
@@ -596,5 +592,5 @@ def test_no_document_pushes_another_out_of_those_that_are_counted(
     holder = parties.ready("law-1")
     [corpus] = holder.settings.corpus
     texts = [json.loads(line)["text"] for line in Path(corpus).read_text().splitlines()]
-    counted = holder.epochs.held_out(holder.epoch(parties.federation().terms)).lengths
+    counted = holder.epochs.held_out(holder.epoch(parties.federation.terms)).lengths
     assert len(counted) == sum(is_held_out(text, 0.75) for text in texts) > 1

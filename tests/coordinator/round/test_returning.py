@@ -37,7 +37,7 @@ def round_of(
     wishes = RoundWishes(
         allow_missing=allow, accept_worse=worse, end_rollback=end_rollback
     )
-    return run_round(parties.federation(), transport, no_watch, wishes), transport
+    return run_round(parties.federation, transport, no_watch, wishes), transport
 
 
 def totals(parties: Parties) -> list[Mapping[str, Any]]:
@@ -89,7 +89,7 @@ def test_a_kept_total_that_loses_a_domain_gives_way_to_one_that_does_not(
     """After a rollback: whoever is there has the epoch of the second total, which lacks a domain of
     the release.
     """
-    assert rollback(without.federation(), 1).published is not None
+    assert rollback(without.federation, 1).published is not None
     with round_fails("would lose medicine"):
         round_of(without, BACK, end_rollback=True)
     assert len(totals(without)) == 2
@@ -101,11 +101,11 @@ def test_after_a_rollback_the_kept_total_gives_the_router_again(later: Parties) 
     """
     later.change_settings("threshold = 0.0", 'threshold = 0.5\nfallback = "general"')
     round_of(later)
-    assert rollback(later.federation(), 1).published is not None
+    assert rollback(later.federation, 1).published is not None
     made, transport = round_of(later, end_rollback=True)
     assert made.number == 4 and router(later, made.number) == router(later, 1)
     assert not sealed(transport) and len(totals(later)) == 1
-    later.federation().ledger.verify()
+    later.federation.ledger.verify()
 
 
 def test_of_many_totals_the_newest_are_kept_and_a_removed_holder_is_in_none(
@@ -122,12 +122,12 @@ def test_of_many_totals_the_newest_are_kept_and_a_removed_holder_is_in_none(
             later.rewrite(name, f'"{before}"', f'"{path}"')
             later.ready(name)
         round_of(later)
-    ledger = later.federation().ledger
+    ledger = later.federation.ledger
     assert len(ledger.standing().totals) == MAX_TOTALS
     assert len(ledger.standing().totalled_epochs) == len(MEMBERS) * (MAX_TOTALS + 2)
     ledger.erase_outdated()
     ledger.verify()
     kept = later.sums_files()
     assert {total.digest for total in ledger.standing().totals} <= kept
-    remove(later.federation(), "code-1")
+    remove(later.federation, "code-1")
     assert not later.sums_files()

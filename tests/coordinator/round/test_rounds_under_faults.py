@@ -118,7 +118,7 @@ def _world(folder: Path, mode: Mode) -> World:
         populate(parties, FIRST)
         for place, (name, domain) in enumerate(NEWCOMERS.items()):
             parties.settle(name, domain, own_texts(name, "medicine", 11 + place))
-        terms = parties.federation().terms
+        terms = parties.federation.terms
         known, summed = {}, {}
         for name in parties.homes:
             for corpus in ("other", "first") if name in CHANGING else ("first",):
@@ -224,7 +224,10 @@ class Story:
             even_unchanged=self.even_unchanged,
         )
         run_round(
-            self.parties.federation(self.steps.clock), self.network, self.steps, wishes
+            self.parties.federation_at(self.steps.clock),
+            self.network,
+            self.steps,
+            wishes,
         )
 
     def everybody_has(self, number: int) -> None:
@@ -263,7 +266,7 @@ class ClearStory(Story):
         self.round(accept)
         number = self.check(accept)
         assert number == before + 1
-        assert self.oracle.cohort(self.parties.federation(), number) == set(
+        assert self.oracle.cohort(self.parties.federation, number) == set(
             self.standing().active
         )
         self.everybody_has(number)
@@ -271,7 +274,7 @@ class ClearStory(Story):
 
     def check(self, accept: Sequence[str] = ()) -> int:
         releases = self.oracle.check(self.parties)
-        federation = self.parties.federation()
+        federation = self.parties.federation
         for number in range(len(self.evaluated) + 1, releases + 1):
             evaluation = federation.manifest(number)["evaluation"]
             self.evaluated.append(
@@ -295,7 +298,7 @@ class MaskedStory(Story):
         self.oracle = world.masked_oracle
         self.releases = 0
         self.unevaluated: set[int] = set()
-        chance, rogue = self.dice.choice(CHANCES), self.parties.federation().identity
+        chance, rogue = self.dice.choice(CHANCES), self.parties.federation.identity
         self.network = Storm(
             (),
             self.standing,
@@ -400,10 +403,10 @@ def test_who_fails_to_send_does_not_push_out_an_absent_holder_of_the_same_domain
     wishes = RoundWishes(
         accept_unevaluated=DOMAINS
     )  # the others have counted for another router
-    published = run_round(parties.federation(), second, no_watch, wishes)
+    published = run_round(parties.federation, second, no_watch, wishes)
     law = {"law-1"} if fails else {"law-2"}
     assert (
-        world.oracle.cohort(parties.federation(), published.number)
+        world.oracle.cohort(parties.federation, published.number)
         == {"code", "medicine-1"} | law
     )
 
@@ -482,7 +485,7 @@ def test_wherever_the_coordinator_is_killed_the_next_round_goes_on_from_there(
             0,
             1,
         )  # it died with the release, or before it
-        assert parties.federation().manifest(1)["evaluation"] is not None
+        assert parties.federation.manifest(1)["evaluation"] is not None
         assert names_of(published) == set(THERE)
 
     stride = 1 if long_run else USUAL_STRIDE

@@ -42,7 +42,7 @@ def parties(request: pytest.FixtureRequest, tmp_path: Path, haste: None) -> Part
     """Five holders of three domains; medicine has one."""
     made = found(tmp_path, mode=request.param)
     public = [own_texts("public", domain, 20) for domain in ("code", "law", "medicine")]
-    write_prior(make_prior(made.encoder, public), made.federation().folder / PRIOR)
+    write_prior(make_prior(made.encoder, public), made.federation.folder / PRIOR)
     populate(made, MEMBERS)
     return made
 
@@ -79,7 +79,7 @@ class WithoutCounts(Direct):
 
 def round_of(parties: Parties, transport: Direct, *accept: str) -> LedgerRelease:
     return run_round(
-        parties.federation(),
+        parties.federation,
         transport,
         no_watch,
         RoundWishes(accept_unevaluated=accept),
@@ -87,7 +87,7 @@ def round_of(parties: Parties, transport: Direct, *accept: str) -> LedgerRelease
 
 
 def nothing_is_published(parties: Parties) -> None:
-    federation = parties.federation()
+    federation = parties.federation
     assert federation.newest is None
     assert not [
         path
@@ -118,7 +118,7 @@ def test_a_router_that_a_domain_has_not_counted_for_is_not_published(
         round_of(parties, WithoutCounts(parties, how, "medicine"), "law")
     nothing_is_published(parties)
     published = round_of(parties, WithoutCounts(parties, how, "medicine"), "medicine")
-    manifest = parties.federation().manifest(published.number)
+    manifest = parties.federation.manifest(published.number)
     assert "medicine" in manifest["domains"]
     if manifest["evaluation"]:
         assert "medicine" not in manifest["evaluation"]["domains"]
@@ -147,7 +147,7 @@ def test_who_has_counted_for_another_router_is_known_before_anything_is_paid(
     """One owner opens an epoch: dry run and round stop alike, name the others, and ask nobody for
     sums.
     """
-    if parties.federation().terms.uses_masks:
+    if parties.federation.terms.uses_masks:
         pytest.skip("under masks the others wait, which test_dry_run.py has")
     wishes = RoundWishes(
         accept_unevaluated=("code", "law"), accept_worse=("code", "law", "medicine")
@@ -166,9 +166,7 @@ def test_who_has_counted_for_another_router_is_known_before_anything_is_paid(
         foreseen.value
     )
     assert transport.reply_kinds == {"offer"}
-    assert (
-        run_round(parties.federation(), Direct(parties), no_watch, wishes).number == 2
-    )
+    assert run_round(parties.federation, Direct(parties), no_watch, wishes).number == 2
 
 
 def test_a_holder_that_is_away_need_not_count_where_nothing_has_changed(
@@ -191,7 +189,7 @@ def test_the_command_says_so_by_its_exit_code_and_in_json(
             mode=order.mode, accept_unevaluated=order.accept_unevaluated
         )
         run_round(
-            parties.federation(),
+            parties.federation,
             WithoutCounts(parties, "dies", "medicine"),
             watch,
             wishes,
@@ -200,7 +198,7 @@ def test_the_command_says_so_by_its_exit_code_and_in_json(
     monkeypatch.setattr(round_commands, "run_work", run_here)
     shop, command = (
         Workshop(parties.folder),
-        ("coordinator", "round", parties.federation().folder),
+        ("coordinator", "round", parties.federation.folder),
     )
     failed = shop.call(*command, "--json")
     assert failed.code == 2

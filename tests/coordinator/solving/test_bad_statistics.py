@@ -159,7 +159,7 @@ def without_the_bad_one(
 def round_of(parties: Parties, transport: Direct) -> LedgerRelease:
     """A round whose router the bad holder need not have counted for."""
     return run_round(
-        parties.federation(),
+        parties.federation,
         transport,
         no_watch,
         RoundWishes(accept_unevaluated=(ONE_EACH[BAD],)),
@@ -167,7 +167,7 @@ def round_of(parties: Parties, transport: Direct) -> LedgerRelease:
 
 
 def refusals(parties: Parties) -> list[tuple[str | None, str, str]]:
-    entries = parties.federation().ledger.journal.entries()
+    entries = parties.federation.ledger.journal.entries()
     return [
         (e.facts["name"], e.facts["step"], e.facts["code"])
         for e in entries
@@ -300,12 +300,12 @@ def test_a_second_answer_is_refused_and_the_first_one_counts_once(
 ) -> None:
     """Its release is that of a round in which it answered once."""
     twice = Lying(parties, Collect, lambda spoken: [spoken.packet, spoken.packet])
-    published = run_round(parties.federation(), twice, no_watch)
+    published = run_round(parties.federation, twice, no_watch)
     other = whole.copy(tmp_path / "other")
     assert refusals(parties) == [(BAD, "collect", "duplicate")]
     assert (
         published.release
-        == run_round(other.federation(), Direct(other), no_watch).release
+        == run_round(other.federation, Direct(other), no_watch).release
     )
 
 
@@ -380,7 +380,7 @@ def test_one_plain_mass_cannot_use_up_the_bound_of_all(
         set_mass(statistics, SUM_BOUND // MAX_SQUARE - 1)
 
     published = run_round(
-        parties.federation(), Lying(parties, Collect, sums(enormous)), no_watch
+        parties.federation, Lying(parties, Collect, sums(enormous)), no_watch
     )
     assert refusals(parties) == [(BAD, "collect", "over_bound")]
     assert published.domains == ("code", "law")
@@ -393,9 +393,9 @@ def test_too_few_good_ones_make_no_release_and_what_they_sent_is_kept(
     lying = Lying(parties, Collect, STATISTICS["a refusal"][0])
     lying.down = {"law"}
     with round_fails("1 of 3 holders can take part"):
-        run_round(parties.federation(), lying, no_watch)
+        run_round(parties.federation, lying, no_watch)
     again = Direct(parties)
-    run_round(parties.federation(), again, no_watch)
+    run_round(parties.federation, again, no_watch)
     sent = [
         name for name, message in again.messages if message.kind == "clear_statistics"
     ]
