@@ -390,17 +390,15 @@ def test_metrics_tell_what_alerts_need(later: Parties, tmp_path: Path) -> None:
             "code": "budget_spent",
             "reason": "",
         }
-        later.federation.ledger.note("refused", round=last, **spent)
-        later.federation.ledger.note(
+        later.ledger.note("refused", round=last, **spent)
+        later.ledger.note(
             "released", **replace(made, number=2, cause="rolled back to 0001").to_json()
         )
         assert (
             metric(http, "members_without_budget"),
             metric(http, "rolled_back"),
         ) == (1, 1)
-        later.federation.ledger.note(
-            "opened", round="ab" * 16, number=2, terms={"mode": "masked"}
-        )
+        later.ledger.note("opened", round="ab" * 16, number=2, terms={"mode": "masked"})
         assert metric(http, "last_round_outcome", outcome="cut off") == 1
         alter(
             later.folder,
@@ -470,7 +468,7 @@ def test_a_ledger_that_cannot_be_read_is_a_sentence_and_no_secret(
 
 def test_the_ledger_is_read_page_by_page(later: Parties) -> None:
     """The newest first, every entry once, the last page says that it is the last."""
-    ledger = later.federation.ledger
+    ledger = later.ledger
     for number in range(250):
         ledger.note("note", number=number)
     with asked(later) as http:

@@ -67,7 +67,7 @@ def keeping(parties: Parties, keep: int) -> Federation:
 
 
 def pruned(parties: Parties) -> list[JournalEntry]:
-    return parties.federation.ledger.journal.entries("pruned")
+    return parties.ledger.journal.entries("pruned")
 
 
 def homes(parties: Parties) -> list[Path]:
