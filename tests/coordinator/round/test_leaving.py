@@ -121,19 +121,19 @@ def test_the_command_tells_the_coordinator_first(
         raise NodeError("away")
 
     monkeypatch.setattr(Gate, "tell", away)
-    assert shop.call("client", "leave", home).code == 2
+    assert shop.call("client leave", home).code == 2
     assert not has_left(parties.holder("law").journal)
     monkeypatch.setattr(Gate, "tell", lambda gate, path, content: told.append(content))
-    assert shop.call("client", "leave", home).code == 0
+    assert shop.call("client leave", home).code == 0
     word = check_signed_json(told[0], Leaving, LEAVE_PATH)
     assert word.key == parties.holder("law").identity.public
-    assert shop.call("client", "status", home, "--json").json["left"]
-    assert "has left already" in shop.call("client", "leave", home).stderr
-    joined = shop.call("client", "join", home)
+    assert shop.call("client status", home, "--json").json["left"]
+    assert "has left already" in shop.call("client leave", home).stderr
+    joined = shop.call("client join", home)
     assert (
         joined.code != 0
         and "has left the federation; to come back: ridgeway client renew"
         in joined.stderr
     )
-    assert shop.call("client", "renew", home).code == 0
+    assert shop.call("client renew", home).code == 0
     assert not has_left(parties.holder("law").journal)

@@ -251,8 +251,8 @@ def test_an_accuracy_under_noise_is_told_with_its_interval(
     assert high - low > 10
     shop, folder = Workshop(tmp_path), new.federation.folder
     words = f"(95 %: {low:.1f} to {high:.1f})"
-    assert words in shop.call("coordinator", "releases", folder).stdout
-    shown = shop.call("coordinator", "releases", folder, "0").stdout
+    assert words in shop.call("coordinator releases", folder).stdout
+    shown = shop.call("coordinator releases", folder, "0").stdout
     assert words in shown
     for name, (least, most) in evaluation["intervals"].items():
         assert (
@@ -260,9 +260,10 @@ def test_an_accuracy_under_noise_is_told_with_its_interval(
             in shown
         )
         assert least <= evaluation["domains"][name] <= most
-    assert shop.call("coordinator", "releases", folder, "--json").json[0][
-        "interval"
-    ] == [low, high]
+    assert shop.call("coordinator releases", folder, "--json").json[0]["interval"] == [
+        low,
+        high,
+    ]
 
 
 def test_a_router_that_is_surely_worse_is_not_published(

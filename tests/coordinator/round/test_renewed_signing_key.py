@@ -390,22 +390,20 @@ def test_a_holder_renews_and_is_admitted_by_commands(
     """`renew --identity` writes a card with the hand-over; `admit` knows the holder by any key."""
     shop, folder = Workshop(tmp_path), parties.federation.folder
     law = parties.homes["law"]
-    facts = shop.call("client", "renew", law, "--identity", "--json").json
+    facts = shop.call("client renew", law, "--identity", "--json").json
     assert facts["key"] == parties.holder("law").identity.public != facts["before"]
     assert (
         shop.call(
-            "coordinator", "admit", folder, law / "holder.pub", "--name", "other"
+            "coordinator admit", folder, law / "holder.pub", "--name", "other"
         ).code
         == 2
     )
     assert (
-        shop.call(
-            "coordinator", "admit", folder, law / "holder.pub", "--name", "law"
-        ).code
+        shop.call("coordinator admit", folder, law / "holder.pub", "--name", "law").code
         == 0
     )
     assert parties.standing.roster["law"].key == facts["key"]
     assert "(you)" in {
         link["whose"]
-        for link in shop.call("client", "status", law, "--json").json["handovers"]
+        for link in shop.call("client status", law, "--json").json["handovers"]
     }

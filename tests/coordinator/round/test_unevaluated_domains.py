@@ -193,7 +193,7 @@ def test_the_command_says_so_by_its_exit_code_and_in_json(
     wrong = shop.call(*command, "--accept-unevaluated", "mediicne")
     words = "there is no domain 'mediicne'; the domains are code, law, medicine"
     assert (wrong.code, wrong.stdout, words in wrong.stderr) == (2, "", True)
-    absent = shop.call("coordinator", "round", parties.folder, "--json")
+    absent = shop.call("coordinator round", parties.folder, "--json")
     assert absent.code == 2 and "is not a coordinator's folder" in absent.json["error"]
     done: Any = shop.call(*command, "--json", "--accept-unevaluated", "medicine")
     assert (done.code, done.json["released"], done.json["number"]) == (0, True, 1)
