@@ -61,21 +61,10 @@ class Draft:
     facts: dict[str, Any]
 
 
-def publish(
-    parts: Sequence[Prepared],
-    encoder: TableEncoder,
-    choices: RouterChoices,
-    identity: Identity,
-    folder: Path,
-) -> str:
-    """Make and sign a release, and return its id; the order of the parts does not change a byte."""
-    return sign(draft(parts, encoder, choices), identity, folder)
-
-
 def draft(
     parts: Sequence[Prepared], encoder: TableEncoder, choices: RouterChoices
 ) -> Draft:
-    """Add up, solve and compile; nothing is written."""
+    """Add up, solve and compile; nothing is written. The order of the parts changes no byte."""
     total = add_up(parts, choices.weighting)
     if encoder.fingerprint != total.fingerprint:
         raise EncoderMismatch(

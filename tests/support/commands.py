@@ -27,7 +27,7 @@ from ridgeway.common.base.identity import create_identity
 from ridgeway.common.base.settings import DEFAULT, Confidence
 from ridgeway.common.statistics import Prepared, save_prepared
 from ridgeway.common.text.encoder_files import save_encoder
-from ridgeway.coordinator.solving.publish import RouterChoices, publish
+from ridgeway.coordinator.solving.publish import RouterChoices, draft, sign
 from tests.support.corpora_on_disk import (
     ALPHABETS,
     job,
@@ -193,7 +193,8 @@ def workshop(folder: Path) -> Workshop:
         DEFAULT.selector,
     )
     choices = RouterChoices(*usual, Confidence())
-    publish(parts, encoder, choices, create_identity(made.key), folder / "release")
+    key = create_identity(made.key)
+    sign(draft(parts, encoder, choices), key, folder / "release")
     return made
 
 
