@@ -131,7 +131,7 @@ class Session:
         """Pass every member's envelopes on, and ask for nothing; returns who holds them."""
         holding = set()
         request = messages.Hold(session=self.id, shared=self.shared)
-        answers = self._channel.ask(request, messages.Held, own_blobs=self._forwarded())
+        answers = self._channel.ask(request, messages.Held, blobs_of=self._forwarded())
         for _, answer in self._of_this_session(answers):
             holding.add(answer.name)
         return holding
@@ -142,7 +142,7 @@ class Session:
         """
         request = messages.Seal(session=self.id, shared=self.shared)
         answers = self._channel.ask(
-            request, messages.SealedSums, own_blobs=self._forwarded()
+            request, messages.SealedSums, blobs_of=self._forwarded()
         )
         return self._sum("statistics", size, answers, check)
 
