@@ -20,7 +20,6 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cache, lru_cache
 from itertools import combinations, islice
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -487,9 +486,8 @@ class Oracle:
             for name in standing.contributions.keys() - made_of
         }
         for name, domain in unused.items():
-            alone = (
-                list(unused.values()).count(domain) == 1
-            )  # of several that fit in turns, none need be taken
+            # of several that fit in turns, none need be taken
+            alone = list(unused.values()).count(domain) == 1
             lost = alone and self._fits(standing, {*made_of, name})
             assert not lost, f"{name} was lost from release {published.number}"
 
@@ -499,11 +497,8 @@ class Oracle:
         folder = federation.release_folder(published.number)
         manifest = load_release(folder).manifest
         content = (folder / ROUTER).read_bytes()
-        masses = dict.fromkeys(published.domains, EQUAL_MASS)
-        assert (manifest["masses"], manifest["domains"]) == (
-            masses,
-            list(published.domains),
-        )
+        assert manifest["masses"] == dict.fromkeys(published.domains, EQUAL_MASS)
+        assert manifest["domains"] == list(published.domains)
         size, ridge = manifest["cohort"]["holders"], manifest["ridge"]["value"]
         possible = [
             set(names)
@@ -611,10 +606,8 @@ def router_of(
     """
     domains = sorted({domain for domain, _, _ in parts})
     features = encoder.width + 1
-    gram, cross = (
-        np.zeros((features, features), np.int64),
-        np.zeros((features, len(domains)), np.int64),
-    )
+    gram = np.zeros((features, features), np.int64)
+    cross = np.zeros((features, len(domains)), np.int64)
     for domain, share, statistics in parts:
         weighted = statistics.weighted(share)
         gram += weighted.gram
@@ -634,31 +627,20 @@ def check_folders(federation: Federation) -> None:
     """What can be seen among the releases is whole, and `latest` names one that the ledger
     knows.
     """
-    known = {
-        f"{release.number:04}" for release in federation.ledger.standing().releases
-    }
-    seen = {
-        path.name
-        for path in (federation.folder / "releases").iterdir()
-        if not path.name.startswith(".")
-    }
+    releases = federation.folder / "releases"
+    known = {f"{release.number:04}" for release in federation.standing.releases}
+    seen = {path.name for path in releases.iterdir() if not path.name.startswith(".")}
     assert known <= seen
     for name in seen - {_LATEST}:
-        load_release(
-            federation.folder / "releases" / name, key=federation.identity.public
-        )
+        load_release(releases / name, key=federation.identity.public)
     if _LATEST in seen:
-        assert (federation.folder / "releases" / _LATEST).readlink() in {
-            Path(name) for name in known
-        }
+        assert str((releases / _LATEST).readlink()) in known
 
 
 def check_received(holder: Holder, federation: Federation) -> None:
     """A holder has only what the ledger calls a release, every byte of it."""
-    known = {
-        release.number: release.release
-        for release in federation.ledger.standing().releases
-    }
+    releases = federation.standing.releases
+    known = {release.number: release.release for release in releases}
     for entry in holder.releases():
         number = entry.facts["number"]
         assert known.get(number) == entry.facts["release"]
