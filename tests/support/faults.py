@@ -387,11 +387,10 @@ class Network:
 
     def _damaged(self, packet: Packet) -> Packet:
         if packet.blobs and self.dice.random() < 0.5:
-            place = self.dice.randrange(len(packet.blobs))
-            blob = self._flipped(bytes(packet.blobs[place]))
-            return replace(
-                packet, blobs=(*packet.blobs[:place], blob, *packet.blobs[place + 1 :])
-            )
+            blobs = list(packet.blobs)
+            index = self.dice.randrange(len(blobs))
+            blobs[index] = self._flipped(bytes(blobs[index]))
+            return replace(packet, blobs=tuple(blobs))
         if self.dice.random() < 0.3:
             return replace(packet, signature=packet.signature[::-1])
         return replace(packet, header=self._flipped(packet.header))
@@ -399,12 +398,9 @@ class Network:
     def _flipped(self, content: bytes) -> bytes:
         if not content or self.dice.random() < 0.2:
             return content[: len(content) // 2]
-        place = self.dice.randrange(len(content))
-        return (
-            content[:place]
-            + bytes([content[place] ^ (1 << self.dice.randrange(8))])
-            + content[place + 1 :]
-        )
+        changed = bytearray(content)
+        changed[self.dice.randrange(len(content))] ^= 1 << self.dice.randrange(8)
+        return bytes(changed)
 
     def _happens(self, part: float = 1.0) -> bool:
         return self.dice.random() < self.chance * part
@@ -582,7 +578,7 @@ def shares_of(standing: Standing, names: set[str]) -> dict[str, int]:
 
 
 def router_bytes(
-    own: Mapping[str, Statistics],
+    sums: Mapping[str, Statistics],
     standing: Standing,
     encoder: TableEncoder,
     ridge: float,
@@ -590,9 +586,9 @@ def router_bytes(
     """router.safetensors of these holders' raw sums, each under its share of a cohort of just
     them.
     """
-    shares = shares_of(standing, set(own))
+    shares = shares_of(standing, set(sums))
     return router_of(
-        [(standing.roster[name].domain, shares[name], own[name]) for name in own],
+        [(standing.roster[name].domain, shares[name], sums[name]) for name in sums],
         encoder,
         ridge,
     )

@@ -56,17 +56,17 @@ def parties(settled: Parties, tmp_path: Path) -> Parties:
 class BackingUp(Direct):
     """A transport in whose every exchange a backup is taken."""
 
-    def __init__(self, parties: Parties, place: Path) -> None:
+    def __init__(self, parties: Parties, folder: Path) -> None:
         super().__init__(parties)
-        self._parties, self._place = parties, place
-        place.mkdir()
+        self._parties, self._folder = parties, folder
+        folder.mkdir()
         self.taken: list[Path] = []
 
     def exchange(
         self, packets: Mapping[int, Packet], seconds: float
     ) -> Iterator[tuple[int, PeerAnswer]]:
         yield from super().exchange(packets, seconds)
-        self.taken.append(self._place / f"{len(self.taken):02}.backup")
+        self.taken.append(self._folder / f"{len(self.taken):02}.backup")
         back_up(self._parties.federation, self.taken[-1])
 
 

@@ -118,9 +118,9 @@ def give(parties: Parties, name: str, documents: Sequence[str]) -> None:
     parties.ready(name)
 
 
-def at_random(own: Statistics) -> Statistics:
+def at_random(sums: Statistics) -> Statistics:
     """Sums over vectors that are as long as those of text, and mean nothing."""
-    gram = own.gram
+    gram = sums.gram
     size = np.sqrt(np.trace(gram[:-1, :-1]) / gram[-1, -1])
     samples = random_samples(7, 400, len(gram)).astype(np.float64)
     lengths = np.linalg.norm(samples[:, :-1], axis=1, keepdims=True)
@@ -128,14 +128,14 @@ def at_random(own: Statistics) -> Statistics:
     return one_domain(np.rint(samples).astype(np.int64))
 
 
-def stretched(own: Statistics) -> Statistics:
-    """The own sums as if every feature were much larger than it is, with the mass as agreed."""
+def stretched(sums: Statistics) -> Statistics:
+    """The sums as if every feature were much larger than it is, with the mass as agreed."""
     factor = (
-        int(FEATURE_LIMIT / np.sqrt(own.gram.diagonal()[:-1].max() / own.mass)) // 2
+        int(FEATURE_LIMIT / np.sqrt(sums.gram.diagonal()[:-1].max() / sums.mass)) // 2
     )
-    scale = np.full(len(own.gram), -factor)
+    scale = np.full(len(sums.gram), -factor)
     scale[-1] = 1
-    return one_domain_of(own.gram * scale[:, None] * scale)
+    return one_domain_of(sums.gram * scale[:, None] * scale)
 
 
 def one_domain_of(gram: Any) -> Statistics:

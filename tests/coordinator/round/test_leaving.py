@@ -115,7 +115,7 @@ def test_the_command_tells_the_coordinator_first(
     another key.
     """
     shop, home = Workshop(tmp_path), parties.homes["law"]
-    told: list[bytes] = []
+    sent: list[bytes] = []
 
     def away(gate: Gate, path: str, content: bytes) -> None:
         raise NodeError("away")
@@ -123,9 +123,9 @@ def test_the_command_tells_the_coordinator_first(
     monkeypatch.setattr(Gate, "tell", away)
     assert shop.call("client leave", home).code == 2
     assert not has_left(parties.holder("law").journal)
-    monkeypatch.setattr(Gate, "tell", lambda gate, path, content: told.append(content))
+    monkeypatch.setattr(Gate, "tell", lambda gate, path, content: sent.append(content))
     assert shop.call("client leave", home).code == 0
-    word = check_signed_json(told[0], Leaving, LEAVE_PATH)
+    word = check_signed_json(sent[0], Leaving, LEAVE_PATH)
     assert word.key == parties.holder("law").identity.public
     assert shop.call("client status", home, "--json").json["left"]
     assert "has left already" in shop.call("client leave", home).stderr

@@ -286,8 +286,8 @@ def test_a_roster_that_is_too_small_is_said_to_be(tmp_path: Path, haste: None) -
     plain = found(tmp_path / "clear")
     words = "0 holders are on the roster; a round needs 2"
     assert too_few_on_roster(plain.federation) == words
-    told = str(too_few_on_roster(populate(plain, two).federation))
-    assert "holders refuse rounds of fewer than 3 unless" in told
+    lacking = str(too_few_on_roster(populate(plain, two).federation))
+    assert "holders refuse rounds of fewer than 3 unless" in lacking
     populate(plain, {"medicine": "medicine"})
     assert too_few_on_roster(plain.federation) is None
     full = found(

@@ -44,7 +44,7 @@ from tests.support.simulated_federation import (
 class Falling(Direct):
     """Holders of whom some fall silent for good after so many answers.
 
-    heard: whether the request after the last answer still reaches them.
+    reached: whether the request after the last answer still reaches them.
     """
 
     def __init__(
@@ -52,17 +52,17 @@ class Falling(Direct):
         parties: Parties,
         names: Sequence[str],
         after: Mapping[str, int],
-        heard: bool = False,
+        reached: bool = False,
     ) -> None:
         super().__init__(parties, names)
-        self._left, self._heard = dict(after), heard
+        self._left, self._reached = dict(after), reached
 
     def answers(self, name: str, peer: int, packet: Packet) -> Iterator[Packet]:
         left = self._left.get(name, 99)
         self._left[name] = left - 1
         if left > 0:
             yield from super().answers(name, peer, packet)
-        elif left == 0 and self._heard:
+        elif left == 0 and self._reached:
             list(super().answers(name, peer, packet))
 
 
@@ -170,20 +170,20 @@ STAGES = (
 
 
 @pytest.mark.parametrize(
-    ("who", "heard"),
+    ("who", "reached"),
     [("law-1", True), ("medicine", False)],
     ids=["answer lost", "request lost"],
 )
 @pytest.mark.parametrize("stage", STAGES)
 def test_one_that_falls_away_at_any_stage_is_made_up_for(
-    parties: Parties, stage: str, who: str, heard: bool
+    parties: Parties, stage: str, who: str, reached: bool
 ) -> None:
     """Before it has signed, the total is that of the others; afterwards, it is in it. No domain is
     lost but its own; if that is in the total and nobody of it has counted, the operator must say
     that it may be published.
     """
     answered = STAGES.index(stage)
-    transport = Falling(parties, list(MEMBERS), {who: answered}, heard)
+    transport = Falling(parties, list(MEMBERS), {who: answered}, reached)
     accept = ("medicine",) if who == "medicine" and 3 < answered < 7 else ()
     published = round_of(parties, transport, accept_unevaluated=accept)
     others = [name for name in MEMBERS if name != who]
@@ -395,8 +395,8 @@ def test_some_that_have_signed_before_a_crash_sign_the_same_again(
         for name in MEMBERS
     ]
     assert sorted(used) == [False] * 4 + [True]
-    told: list[Any] = []
-    dry_run(parties, Direct(parties), told.append)
-    assert not of_kind(HoldersWaiting, told)
+    events: list[Any] = []
+    dry_run(parties, Direct(parties), events.append)
+    assert not of_kind(HoldersWaiting, events)
     round_of_members(parties)
     total_is_that_of(parties, MEMBERS, MEMBERS)
