@@ -45,7 +45,7 @@ from tests.support.simulated_federation import (
     round_of,
 )
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 ADDRESSES = (
     "/v1/standing",
     "/v1/rounds",
