@@ -719,12 +719,12 @@ def test_what_a_package_starts_every_night_is_a_backup(by: str, tmp_path: Path) 
     60 days go.
     """
     parties = found_federation(tmp_path / "parties")
-    create_authority(parties.federation().link, [])
+    create_authority(parties.federation.link, [])
     if by == "chart":
         [container] = chart_pods("coordinator.yaml")[1]["containers"]
         script = container["command"][-1]
         places = {
-            "/data/coordinator": parties.federation().folder,
+            "/data/coordinator": parties.federation.folder,
             "/backups": tmp_path / "backups",
         }
     else:
@@ -734,7 +734,7 @@ def test_what_a_package_starts_every_night_is_a_backup(by: str, tmp_path: Path) 
         script = "\n".join(lines).replace("*.backup", "'*.backup'")
         home = "/var/lib/ridgeway-coordinator"
         places = {
-            f"{home}/coordinator": parties.federation().folder,
+            f"{home}/coordinator": parties.federation.folder,
             f"{home}/backups": tmp_path / "backups",
         }
     for there, here in places.items():

@@ -49,7 +49,7 @@ def parties(tmp_path_factory: pytest.TempPathFactory) -> Parties:
 def release(parties: Parties) -> Path:
     """What their first round publishes."""
     number = round_of(parties).number
-    return parties.federation().release_folder(number)
+    return parties.federation.release_folder(number)
 
 
 def sums_of(texts: list[str], encoder: TableEncoder, folder: Path) -> Statistics:
@@ -119,7 +119,7 @@ def test_six_a_holder_refuses_what_its_owner_has_not_agreed_to(
     """Sums in the clear, of a holder that sends them under masks alone: a refusal with a code, and
     no sums.
     """
-    federation = parties.federation()
+    federation = parties.federation
     holder = parties.holder("law")
     clear = federation.terms.model_copy(update={"mode": "clear"})
     cohort = form_cohort(

@@ -9,7 +9,13 @@ from typing import Any
 
 from ridgeway.common.base.errors import EncoderMismatch
 from ridgeway.common.base.identity import Identity
-from ridgeway.common.base.settings import Confidence, Ridge, Selector, Weighting
+from ridgeway.common.base.settings import (
+    Confidence,
+    Preset,
+    Ridge,
+    Selector,
+    Weighting,
+)
 from ridgeway.common.routing.quality import QualityTable
 from ridgeway.common.routing.release import (
     CASCADE,
@@ -25,6 +31,8 @@ from ridgeway.common.statistics import Prepared
 from ridgeway.common.text.table_encoder import TableEncoder
 from ridgeway.coordinator.solving.solve import Solution, Total, add_up, solve_router
 
+NO_ABSTENTION = Confidence()
+
 
 @dataclass(frozen=True, slots=True)
 class RouterChoices:
@@ -36,6 +44,19 @@ class RouterChoices:
     selector: Selector
     confidence: Confidence
     margin: float = USUAL_MARGIN
+
+    @classmethod
+    def of_preset(
+        cls, preset: Preset, confidence: Confidence = NO_ABSTENTION
+    ) -> RouterChoices:
+        """The choices of a named set of settings."""
+        return cls(
+            preset.weighting,
+            preset.ridge,
+            preset.normalise_columns,
+            preset.selector,
+            confidence,
+        )
 
     @classmethod
     def of_manifest(cls, manifest: Mapping[str, Any]) -> RouterChoices:
@@ -61,21 +82,10 @@ class Draft:
     facts: dict[str, Any]
 
 
-def publish(
-    parts: Sequence[Prepared],
-    encoder: TableEncoder,
-    choices: RouterChoices,
-    identity: Identity,
-    folder: Path,
-) -> str:
-    """Make and sign a release, and return its id; the order of the parts does not change a byte."""
-    return sign(draft(parts, encoder, choices), identity, folder)
-
-
 def draft(
     parts: Sequence[Prepared], encoder: TableEncoder, choices: RouterChoices
 ) -> Draft:
-    """Add up, solve and compile; nothing is written."""
+    """Add up, solve and compile; nothing is written. The order of the parts changes no byte."""
     total = add_up(parts, choices.weighting)
     if encoder.fingerprint != total.fingerprint:
         raise EncoderMismatch(

@@ -43,9 +43,7 @@ def sent(parties: Parties, record: RecordDict) -> FlowerMessage:
 
 
 def greeting(parties: Parties) -> RecordDict:
-    return to_record(
-        seal_packet(Hello(), parties.federation().identity, round="ab" * 16)
-    )
+    return to_record(seal_packet(Hello(), parties.federation.identity, round="ab" * 16))
 
 
 def test_a_packet_is_answered_over_flower(parties: Parties) -> None:

@@ -84,7 +84,7 @@ def test_what_is_listed_is_what_the_coordinator_received(
         len(reply.header) + sum(map(len, map(bytes, reply.blobs))) for reply in replies
     ]
     opened = [
-        entry.facts for entry in played[0].federation().ledger.journal.entries("opened")
+        entry.facts for entry in played[0].federation.ledger.journal.entries("opened")
     ]
     assert {(item["number"], item["round"]) for item in opened} >= {
         (item.number, item.round) for item in listed

@@ -141,7 +141,7 @@ def test_private_rounds_show_what_was_spent_and_what_the_next_one_will_cost(
     """As ε, and no exact output; sums and counts together, and whether the budget suffices."""
     parties = found_private(tmp_path)
     populate(parties, {"code": "code", "law": "law", "medicine": "medicine"})
-    monkeypatch.setattr(HolderRecord, "terms", parties.federation().terms)
+    monkeypatch.setattr(HolderRecord, "terms", parties.federation.terms)
     budget = standing(parties.homes["law"])["budget"]
     following = budget["next"]
     assert (budget["spent"], following["cost"], following["allowed"]) == (0, 1.0, True)

@@ -51,7 +51,7 @@ def few_changes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def terms_of(parties: Parties) -> Terms:
-    return parties.federation().terms
+    return parties.federation.terms
 
 
 def write(parties: Parties, texts: list[str]) -> None:

@@ -123,7 +123,7 @@ def test_what_left_through_another_federation_is_in_it(
     path.write_text(path.read_text() + json.dumps(facts) + "\n")
     assert "another, ffffffffffff" in text_of(parties)
     figures = statement(HolderRecord(parties.homes["law"]), NOW).figures
-    privacy = parties.federation().terms.privacy
+    privacy = parties.federation.terms.privacy
     assert privacy is not None
     assert figures["epsilon"] == epsilon_of(2 * privacy.rho, 1e-8)
 
@@ -139,7 +139,7 @@ def test_further_rounds_are_as_many_as_the_account_would_let_through(
     parties.rewrite("law", "max_epsilon = 4.0", f"max_epsilon = {allowed}")
     record, privacy = (
         HolderRecord(parties.homes["law"]),
-        parties.federation().terms.privacy,
+        parties.federation.terms.privacy,
     )
     assert privacy is not None
     found_ = further_rounds(record, privacy)

@@ -52,8 +52,8 @@ def parties(tmp_path_factory: pytest.TempPathFactory) -> Parties:
         made.change_corpus(name)
     made.ready("medicine")
     wishes = RoundWishes(accept_worse=("code", "law", "medicine"))
-    run_round(made.federation(), Direct(made), no_watch, wishes)
-    ledger = made.federation().ledger
+    run_round(made.federation, Direct(made), no_watch, wishes)
+    ledger = made.federation.ledger
     ledger.note("opened", round="n3", number=3, terms={"mode": "masked"})
     ledger.note(
         "refused",
@@ -72,7 +72,7 @@ def parties(tmp_path_factory: pytest.TempPathFactory) -> Parties:
 
 @contextmanager
 def federation(browser: Browser, parties: Parties, **options: Any) -> Iterator[Visit]:
-    view = FederationView(parties.federation(), lambda: frozenset({"code", "law"}))
+    view = FederationView(parties.federation, lambda: frozenset({"code", "law"}))
     with (
         running(create_page_app(federation_page(view))) as url,
         visit(browser, url, **options) as seen,
@@ -123,7 +123,7 @@ def test_many_members_can_be_searched_and_folded(
 ) -> None:
     """The first twenty, all of them on request, and those of a name or a domain."""
     parties = found(tmp_path, mode="masked")
-    ledger = parties.federation().ledger
+    ledger = parties.federation.ledger
     for number in range(MANY):
         facts = {
             "name": f"holder-{number:03}",
@@ -153,7 +153,7 @@ def test_what_happens_while_the_page_is_open_is_shown(
     copy = parties.copy(tmp_path / "copy")
     with federation(browser, copy) as seen:
         seen.says("#round", "Round 3")
-        copy.federation().ledger.note(
+        copy.federation.ledger.note(
             "opened", round="n4", number=4, terms={"mode": "masked"}
         )
         seen.says("#round", "Round 4 was interrupted")
@@ -186,7 +186,7 @@ def test_what_was_altered_is_said_at_the_top_of_both_pages(
     """Above all else, and only then; times are told with their zone."""
     copy = parties.copy(tmp_path / "copy")
     for path in (
-        copy.federation().folder / "ledger.db",
+        copy.federation.folder / "ledger.db",
         copy.homes["law"] / "journal.db",
     ):
         with sqlite3.connect(path) as database:

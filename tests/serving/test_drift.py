@@ -9,10 +9,10 @@ import pytest
 from starlette.testclient import TestClient
 
 from ridgeway.common.base.errors import InputError
-from ridgeway.common.base.settings import DEFAULT, Confidence
+from ridgeway.common.base.settings import DEFAULT
 from ridgeway.common.routing.decision import _OUT_OF_SCOPE, Decision
 from ridgeway.common.text.table_encoder import TableEncoder
-from ridgeway.coordinator.solving.publish import RouterChoices, publish
+from ridgeway.coordinator.solving.publish import RouterChoices, draft, sign
 from ridgeway.serving import current_release as drift_module
 from ridgeway.serving.app import create_app
 from ridgeway.serving.current_release import (
@@ -27,20 +27,14 @@ from ridgeway.serving.current_release import (
 from ridgeway.serving.routing_service import RoutingService
 from tests.support.making import fixed_identity, prepared
 
-CHOICES = RouterChoices(
-    DEFAULT.weighting,
-    DEFAULT.ridge,
-    DEFAULT.normalise_columns,
-    DEFAULT.selector,
-    Confidence(),
-)
+CHOICES = RouterChoices.of_preset(DEFAULT)
 PROMPT = "a prompt of some tokens"
 
 
 @pytest.fixture
 def folder(tmp_path: Path, encoder: TableEncoder) -> Path:
     parts = [prepared("code", encoder, 1), prepared("law", encoder, 2)]
-    publish(parts, encoder, CHOICES, fixed_identity(), tmp_path / "release")
+    sign(draft(parts, encoder, CHOICES), fixed_identity(), tmp_path / "release")
     return tmp_path / "release"
 
 

@@ -98,7 +98,7 @@ def refusals(parties: Parties, names: Sequence[str], round_: str) -> set[str]:
 def own_sums(parties: Parties, name: str, mass: int = EQUAL_MASS) -> Statistics:
     """What only the holder should ever see: its sums, weighted as they are in a total."""
     holder = parties.holder(name)
-    epoch = holder.epoch(parties.federation().terms)
+    epoch = holder.epoch(parties.federation.terms)
     return holder.epochs.statistics(epoch).statistics.weighted(mass)
 
 

@@ -24,10 +24,10 @@ from typer.core import TyperGroup
 from ridgeway.__main__ import command, main
 from ridgeway.common.base.files import sha256_of_file
 from ridgeway.common.base.identity import create_identity
-from ridgeway.common.base.settings import DEFAULT, Confidence
+from ridgeway.common.base.settings import DEFAULT
 from ridgeway.common.statistics import Prepared, save_prepared
 from ridgeway.common.text.encoder_files import save_encoder
-from ridgeway.coordinator.solving.publish import RouterChoices, publish
+from ridgeway.coordinator.solving.publish import RouterChoices, draft, sign
 from tests.support.corpora_on_disk import (
     ALPHABETS,
     job,
@@ -186,14 +186,9 @@ def workshop(folder: Path) -> Workshop:
             )
         )
         save_prepared(parts[-1], folder / f"{domain}.stats")
-    usual = (
-        DEFAULT.weighting,
-        DEFAULT.ridge,
-        DEFAULT.normalise_columns,
-        DEFAULT.selector,
-    )
-    choices = RouterChoices(*usual, Confidence())
-    publish(parts, encoder, choices, create_identity(made.key), folder / "release")
+    choices = RouterChoices.of_preset(DEFAULT)
+    key = create_identity(made.key)
+    sign(draft(parts, encoder, choices), key, folder / "release")
     return made
 
 

@@ -120,7 +120,7 @@ class Hostile:
     replies: list[tuple[str, Opened[Any]]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        federation = self.parties.federation()
+        federation = self.parties.federation
         self.identity: Identity = federation.identity
         self.terms: Terms = federation.terms
         standing = federation.ledger.standing()

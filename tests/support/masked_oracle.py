@@ -58,7 +58,7 @@ class MaskedOracle:
         It is called after every round, before members are pinned. unevaluated: the releases that
         holders of every domain need not have counted for.
         """
-        federation = parties.federation()
+        federation = parties.federation
         federation.ledger.verify()
         holders = [parties.holder(name) for name in parties.homes]
         sums = Sums.of(holders)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,6 +24,7 @@ from ridgeway.common.privacy.public_prior import make_prior, prior_bytes, write_
 from ridgeway.common.protocol.invitation import Card, RosterMember, read_signed_json
 from ridgeway.common.protocol.messages import Message
 from ridgeway.common.protocol.packet import Packet, open_packet
+from ridgeway.common.routing.release import ROUTER
 from ridgeway.common.text.encoder_files import save_encoder
 from ridgeway.common.text.table_encoder import TableEncoder
 from ridgeway.coordinator.deploy.coordinator_folder import create_federation
@@ -32,7 +34,12 @@ from ridgeway.coordinator.round.federation import (
     FederationSettings,
     RoundSettings,
 )
-from ridgeway.coordinator.round.ledger import Admitted, LedgerRelease, Standing
+from ridgeway.coordinator.round.ledger import (
+    Admitted,
+    Ledger,
+    LedgerRelease,
+    Standing,
+)
 from ridgeway.coordinator.round.progress import Event, Watch
 from ridgeway.coordinator.round.round import check_round, run_round
 from tests.support.corpora_on_disk import ALPHABETS, sentences, write_jsonl
@@ -40,7 +47,8 @@ from tests.support.rosters import pin
 from tests.support.tiny import tiny_encoder
 
 NO_BUNDLE = "0" * 64
-ONE_EACH = {"code": "code", "law": "law", "medicine": "medicine"}
+DOMAINS = ("code", "law", "medicine")
+ONE_EACH = {name: name for name in DOMAINS}
 """A holder of each of three domains, by its name."""
 Kind = TypeVar("Kind")
 
@@ -57,27 +65,40 @@ class Parties:
     encoder: TableEncoder
     homes: dict[str, Path] = field(default_factory=dict)
 
-    def federation(self, clock: Callable[[], Any] | None = None) -> Federation:
+    @property
+    def federation(self) -> Federation:
         """The coordinator as a process that was just started sees its folder."""
-        more: dict[str, Any] = {"clock": clock} if clock else {}
-        return Federation(self.folder / "coordinator", encoder=self.encoder, **more)
+        return Federation(self.folder / "coordinator", encoder=self.encoder)
+
+    def federation_at(self, clock: Callable[[], Any]) -> Federation:
+        """The coordinator, by another clock."""
+        folder = self.folder / "coordinator"
+        return Federation(folder, encoder=self.encoder, clock=clock)
 
     @property
     def standing(self) -> Standing:
         """What the coordinator's ledger says now."""
-        return self.federation().standing
+        return self.federation.standing
+
+    @property
+    def ledger(self) -> Ledger:
+        return self.federation.ledger
 
     def release_folder(self, number: int) -> Path:
-        return self.federation().release_folder(number)
+        return self.federation.release_folder(number)
+
+    def router(self, number: int) -> bytes:
+        """The file of a release's router."""
+        return (self.release_folder(number) / ROUTER).read_bytes()
 
     def sums_files(self) -> set[str]:
         """The names of the files of sums that the coordinator keeps: their digests."""
-        folder = self.federation().folder / "contributions"
+        folder = self.federation.folder / "contributions"
         return {path.stem for path in folder.iterdir()}
 
     def change_settings(self, old: str, new: str) -> None:
         """Change the coordinator's settings, as the operator would with an editor."""
-        path = self.federation().folder / "coordinator.toml"
+        path = self.federation.folder / "coordinator.toml"
         text = path.read_text()
         assert old in text, old
         path.write_text(text.replace(old, new))
@@ -89,7 +110,7 @@ class Parties:
         self, name: str, domain: str, texts: Sequence[str], **policy: Any
     ) -> Holder:
         """Make a holder's corpus and folder; nobody has admitted it yet."""
-        federation = self.federation()
+        federation = self.federation
         corpus = write_jsonl(self.folder / "corpora" / f"{name}.jsonl", texts)
         self.homes[name] = self.folder / "holders" / name
         terms = federation.terms
@@ -126,7 +147,7 @@ class Parties:
     def ready(self, name: str) -> Holder:
         """Let a holder's owner open an epoch with the corpus as it is now, on its explicit word."""
         holder = self.holder(name)
-        open_epoch(holder, self.federation().terms, new_epoch=True)
+        open_epoch(holder, self.federation.terms, new_epoch=True)
         return holder
 
     def new_epochs(self, *names: str) -> None:
@@ -136,7 +157,14 @@ class Parties:
 
     def entries(self, kind: str) -> list[Mapping[str, Any]]:
         """The facts of the ledger's entries of a kind."""
-        return [entry.facts for entry in self.federation().ledger.journal.entries(kind)]
+        return [entry.facts for entry in self.ledger.journal.entries(kind)]
+
+    def refusals(self) -> list[tuple[str | None, str, str]]:
+        """Who was refused, at which step, by which code."""
+        return [
+            (entry["name"], entry["step"], entry["code"])
+            for entry in self.entries("refused")
+        ]
 
     def rewrite(self, name: str, old: str, new: str) -> None:
         """Change a holder's settings, as its owner would with an editor."""
@@ -158,9 +186,7 @@ class Parties:
         self.ready(name)
 
     def admit(self, name: str) -> Admitted:
-        return self.federation().ledger.admit(
-            name, read_signed_json(self.homes[name] / CARD, Card)
-        )
+        return self.ledger.admit(name, read_signed_json(self.homes[name] / CARD, Card))
 
     def pin_all(self) -> None:
         """Let every holder pin every other, as if they had handed each other their cards."""
@@ -201,6 +227,16 @@ class Parties:
         return moved
 
 
+@contextmanager
+def older_copy(folder: Path) -> Iterator[None]:
+    """Let a folder forget afterwards what happens meanwhile."""
+    kept = folder.with_name(f"{folder.name}.older")
+    shutil.copytree(folder, kept, symlinks=True)
+    yield
+    shutil.rmtree(folder)
+    kept.rename(folder)
+
+
 def found(
     folder: Path,
     *,
@@ -237,7 +273,7 @@ def populate(
     domains: Mapping[str, str],
     texts: Mapping[str, Sequence[str]] | None = None,
     **policy: Any,
-) -> None:
+) -> Parties:
     """Settle and admit holders that pin each other, each with texts that nobody else has, unless
     `texts` has others for it.
     """
@@ -247,6 +283,7 @@ def populate(
         parties.settle(name, domain, given, **policy)
         parties.admit(name)
     parties.pin_all()
+    return parties
 
 
 def own_texts(name: str, domain: str, count: int) -> list[str]:
@@ -275,6 +312,15 @@ class Direct:
     def messages(self) -> list[tuple[str, Message]]:
         """The replies, opened."""
         return [(name, open_packet(reply).message) for name, reply in self.replies]
+
+    def senders(self, kind: type[Message], lot: str | None = None) -> list[str]:
+        """Who has answered with a message of this kind."""
+        return [
+            name
+            for name, message in self.messages
+            if isinstance(message, kind)
+            and lot in (None, getattr(message, "lot", None))
+        ]
 
     @property
     def reply_kinds(self) -> set[str]:
@@ -309,14 +355,14 @@ def round_of(
 ) -> LedgerRelease:
     """A round in which everybody is there, unless a transport says otherwise."""
     exchange = transport or Direct(parties)
-    return run_round(parties.federation(), exchange, watch, RoundWishes(**wishes))
+    return run_round(parties.federation, exchange, watch, RoundWishes(**wishes))
 
 
 def dry_run(
     parties: Parties, transport: Transport | None = None, watch: Watch = no_watch
 ) -> None:
     """As far as a round goes before it asks for sums."""
-    check_round(parties.federation(), transport or Direct(parties), watch)
+    check_round(parties.federation, transport or Direct(parties), watch)
 
 
 def round_fails(words: str) -> pytest.RaisesExc[RoundFailed]:

@@ -154,7 +154,7 @@ class TwoWorlds(Direct):
     def __init__(self, parties: Parties, twin: Path, dice: Dice, play: Play) -> None:
         super().__init__(parties)
         self._parties, self._dice, self._play = parties, dice, play
-        self._federation = parties.federation()
+        self._federation = parties.federation
         self._others = [name for name in MEMBERS if name != WATCHED]
         self._ally = parties.holder(ALLY).identity
         self._homes = {LEFT: parties.homes[WATCHED], RIGHT: twin}

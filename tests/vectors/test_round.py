@@ -160,7 +160,7 @@ def recorded(name: str, folder: Path) -> list[Crossed]:
         parties = _founded(name, folder)
         populate(parties, MORE_HOLDERS if large else HOLDERS)
         transport = RecordingTransport(parties, draws)
-        run_round(parties.federation(), transport, no_watch)
+        run_round(parties.federation, transport, no_watch)
     return transport.crossed
 
 

@@ -58,7 +58,7 @@ def fresh(tmp_path_factory: pytest.TempPathFactory) -> Parties:
             privacy=PrivacySettings(epsilon=1.0),
         )
         write_prior(
-            make_prior(parties.encoder, PUBLIC), parties.federation().folder / PRIOR
+            make_prior(parties.encoder, PUBLIC), parties.federation.folder / PRIOR
         )
         populate(parties, HOLDERS)
         return parties
@@ -71,7 +71,7 @@ def parties(fresh: Parties, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def round_of(parties: Parties) -> None:
-    run_round(parties.federation(), Direct(parties), no_watch)
+    run_round(parties.federation, Direct(parties), no_watch)
 
 
 def next_round(parties: Parties) -> None:
@@ -108,7 +108,7 @@ class Machine:
 
 def refused(parties: Parties) -> bool:
     """Whether a round leaves the holder out because its folder is an older copy."""
-    federation = parties.federation()
+    federation = parties.federation
     asked = Announce(terms=federation.terms, heard=federation.standing.heard)
     reply = answer(
         parties.holder(OLD), seal_packet(asked, federation.identity, round="ab" * 16)
@@ -182,7 +182,7 @@ def test_restored_a_folder_is_charged_for_what_may_have_left_and_takes_part_agai
     assert account.epsilon() >= truly
     assert parties.holder(OLD).epochs.current() is None
     next_round(parties)
-    newest = parties.federation().newest
+    newest = parties.federation.newest
     assert newest is not None
     assert {member.name for member in newest.members} == set(HOLDERS)
 
@@ -220,7 +220,7 @@ def test_a_budget_that_may_be_spent_is_spent(parties: Parties, tmp_path: Path) -
     parties.rewrite(OLD, "max_epsilon = 4.0", "max_epsilon = 1.5")
     charge_restored(parties.holder(OLD), epochs_since=9)
     with pytest.raises(InputError, match=r"`max_epsilon` in client\.toml allows 1\.5"):
-        open_epoch(parties.holder(OLD), parties.federation().terms)
+        open_epoch(parties.holder(OLD), parties.federation.terms)
 
 
 def test_a_backup_brings_the_folder_back_without_its_epoch(
@@ -288,16 +288,16 @@ def test_a_masked_epoch_after_a_restore_needs_the_owners_word(tmp_path: Path) ->
     with pytest.raises(
         InputError, match="documents changed since an epoch that is in an opened total"
     ):
-        open_epoch(parties.holder(OLD), parties.federation().terms)
-    open_epoch(parties.holder(OLD), parties.federation().terms, new_epoch=True)
+        open_epoch(parties.holder(OLD), parties.federation.terms)
+    open_epoch(parties.holder(OLD), parties.federation.terms, new_epoch=True)
 
 
 def test_what_is_no_holders_backup_is_refused_and_leaves_no_folder(
     parties: Parties, tmp_path: Path
 ) -> None:
     """A coordinator's, a damaged one, none; nothing is overwritten."""
-    create_authority(parties.federation().link, [])
-    back_up(parties.federation(), tmp_path / "co.backup")
+    create_authority(parties.federation.link, [])
+    back_up(parties.federation, tmp_path / "co.backup")
     back_up_holder(parties.holder(OLD), tmp_path / "law.backup")
     with pytest.raises(
         FormatError, match="a coordinator's folder; use `ridgeway coordinator restore`"

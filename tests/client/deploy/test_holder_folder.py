@@ -56,7 +56,7 @@ def test_an_invitation_of_an_earlier_version_is_refused_in_a_sentence(
     tmp_path: Path,
 ) -> None:
     """Such as one that names members, though its own coordinator has signed it."""
-    federation = found(tmp_path).federation()
+    federation = found(tmp_path).federation
     key = federation.identity.public
     paper = Invite(
         coordinator=key,

@@ -41,7 +41,7 @@ def ask(parties: Parties, message: Message, number: int = 0) -> None:
     answer(
         parties.holder("law"),
         seal_packet(
-            message, parties.federation().identity, round="cd" * 16, number=number
+            message, parties.federation.identity, round="cd" * 16, number=number
         ),
     )
 
@@ -54,8 +54,8 @@ def test_answers_and_refusals_are_told_once_from_now_on(
     told: Told = []
     report = JoinReport(holder, lambda *words: told.append(words))
     ask(parties, Hello())
-    ask(parties, Announce(terms=parties.federation().terms), number=3)
-    ask(parties, Announce(terms=parties.federation().terms_in("masked")), number=4)
+    ask(parties, Announce(terms=parties.federation.terms), number=3)
+    ask(parties, Announce(terms=parties.federation.terms_in("masked")), number=4)
     report.tick()
     report.tick()
     assert [words[:2] for words in told] == [
@@ -75,7 +75,7 @@ def test_the_owner_is_told_why_an_epoch_cannot_be_read(
     report = JoinReport(holder, lambda *words: told.append(words))
     [path] = holder.folder.glob("epochs/*/epoch.json")
     path.write_text("{broken")
-    ask(parties, Announce(terms=parties.federation().terms), number=5)
+    ask(parties, Announce(terms=parties.federation.terms), number=5)
     report.tick()
     [(verb, code, number, reason)] = told
     assert (verb, code, number) == ("refused", "failed", "round 5")

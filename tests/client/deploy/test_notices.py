@@ -47,7 +47,7 @@ NOW = datetime.now(UTC)
 
 @pytest.fixture
 def federation(tmp_path: Path) -> Federation:
-    made = found(tmp_path, address="router.example.org:9443").federation()
+    made = found(tmp_path, address="router.example.org:9443").federation
     create_authority(made.link, ["router.example.org"])
     announce(made)
     return made
@@ -76,7 +76,7 @@ def announced(tmp_path: Path) -> Parties:
     """A holder whose coordinator has announced the bundle that is installed."""
     parties = found(tmp_path, address="router.example.org:9443")
     populate(parties, {"law": "law"})
-    federation = parties.federation()
+    federation = parties.federation
     create_authority(federation.link, ["router.example.org"])
     keep_installed(federation)
     announce(federation)
@@ -107,7 +107,7 @@ def test_a_notice_is_taken_from_nobody_else(
 ) -> None:
     """Neither one that another key signed, nor one that was changed; and nothing is written."""
     before = {path.name: path.read_bytes() for path in holder.iterdir()}
-    stranger = found(tmp_path / "stranger").federation()
+    stranger = found(tmp_path / "stranger").federation
     create_authority(stranger.link, [])
     announce(stranger)
     changed = json.loads(told(stranger)) | {"coordinator": federation.identity.public}

@@ -101,7 +101,7 @@ def home(parties: Parties, tmp_path: Path) -> Iterator[Holder]:
 
 @pytest.fixture
 def terms(parties: Parties) -> Terms:
-    return parties.federation().terms
+    return parties.federation.terms
 
 
 @pytest.fixture
@@ -112,7 +112,7 @@ def ask(parties: Parties, home: Holder) -> Callable[..., Any]:
 
     def asked(message: Message, blobs: Sequence[Blob] = ()) -> Any:
         request = seal_packet(
-            message, parties.federation().identity, round=ROUND, blobs=blobs
+            message, parties.federation.identity, round=ROUND, blobs=blobs
         )
         reply = answer(home, request)
         opened = open_packet(reply)
@@ -179,7 +179,7 @@ def test_what_is_sent_is_the_own_sums_weighted_to_the_share(
     """Of its own domain alone, and nothing else."""
     cohort = cohort_of(home, terms)
     request = seal_packet(
-        Collect(cohort=cohort), parties.federation().identity, round=ROUND
+        Collect(cohort=cohort), parties.federation.identity, round=ROUND
     )
     opened = open_packet(answer(home, request))
     epoch = home.epoch(terms)
@@ -324,7 +324,7 @@ def test_a_request_of_anybody_else_is_refused_and_tells_no_round(
 def test_an_answer_is_no_request(parties: Parties, home: Holder) -> None:
     """Though it is the coordinator's and says what could be asked."""
     packet = seal_packet(
-        Hello(), parties.federation().identity, round=ROUND, reply_to="0" * 64
+        Hello(), parties.federation.identity, round=ROUND, reply_to="0" * 64
     )
     assert code_of(open_packet(answer(home, packet))) == "malformed"
 
@@ -339,7 +339,7 @@ def test_whatever_arrives_is_answered_with_a_signed_refusal(
 ) -> None:
     """Signed by the coordinator or by nobody, of any form."""
     holder = parties.holder("law")
-    for sign in (signature, parties.federation().identity.sign(header)):
+    for sign in (signature, parties.federation.identity.sign(header)):
         packet = Packet(header, sign, tuple(blobs))
         reply = answer(holder, packet)
         opened = open_packet(reply)
@@ -416,7 +416,7 @@ def test_a_corpus_that_is_gone_or_cannot_be_read_changes_no_answer(
     """Deleted, emptied, or damaged since its owner opened an epoch: rounds do not look at it."""
     asked = Announce(terms=terms), Collect(cohort=cohort_of(home, terms))
     requests = [
-        seal_packet(message, parties.federation().identity, round=ROUND)
+        seal_packet(message, parties.federation.identity, round=ROUND)
         for message in asked
     ]
     before = [open_packet(answer(home, request)) for request in requests]
@@ -445,7 +445,7 @@ def test_an_encoder_that_is_not_there_or_is_another_is_named_by_its_fingerprint_
     )
     reply = answer(
         holder,
-        seal_packet(Announce(terms=terms), parties.federation().identity, round=ROUND),
+        seal_packet(Announce(terms=terms), parties.federation.identity, round=ROUND),
     )
     must_be_clean(reply, holder)
     message = open_packet(reply).message

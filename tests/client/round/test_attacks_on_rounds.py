@@ -128,7 +128,7 @@ def test_a03_changes_count_from_every_epoch_that_was_opened(
         min_cohort=3,
         max_epsilon=float("inf"),
     )
-    masked = parties.federation().terms_in("masked")
+    masked = parties.federation.terms_in("masked")
     for name in domains:
         open_epoch(parties.holder(name), masked)
     coordinator = Hostile(parties, list(domains), next(names))
@@ -137,7 +137,7 @@ def test_a03_changes_count_from_every_epoch_that_was_opened(
     [corpus] = map(Path, parties.holder("A").settings.corpus)
     before = corpus.read_text()
     if between == "a private epoch":
-        open_epoch(parties.holder("A"), parties.federation().terms)
+        open_epoch(parties.holder("A"), parties.federation.terms)
     else:
         corpus.write_text(
             "".join(f'{{"text": "other text {number}"}}\n' for number in range(600))
@@ -262,8 +262,8 @@ def test_a08_epsilon_of_the_invitation(tmp_path: Path) -> None:
     spent.
     """
     parties = settled_privately(tmp_path, {"V": "law", "U": "medicine", "A": "code"})
-    terms = parties.federation().terms
-    agreed = agreed_policy(terms, parties.federation().identity.public)
+    terms = parties.federation.terms
+    agreed = agreed_policy(terms, parties.federation.identity.public)
     assert agreed.max_round_epsilon <= 1
     parties.rewrite(
         "V",

@@ -80,7 +80,7 @@ def parties(tmp_path: Path) -> Parties:
 
 @pytest.fixture
 def terms(parties: Parties) -> Terms:
-    return parties.federation().terms
+    return parties.federation.terms
 
 
 @pytest.mark.parametrize(

@@ -51,12 +51,12 @@ def parties(whole: Parties, tmp_path: Path) -> Parties:
 
 @pytest.fixture
 def terms(parties: Parties) -> Terms:
-    return parties.federation().terms
+    return parties.federation.terms
 
 
 def outputs(parties: Parties, **changes: Any) -> NoisyOutputs:
     """As a process that was just started has them."""
-    holder, terms = parties.holder("law"), parties.federation().terms
+    holder, terms = parties.holder("law"), parties.federation.terms
     assert terms.privacy is not None
     return holder.noisy(holder.epoch(terms), terms.privacy.model_copy(update=changes))
 
@@ -78,7 +78,7 @@ def test_the_same_vector_leaves_again(parties: Parties) -> None:
     """However often it is asked for, and it is paid for once; it is not the exact one."""
     holder = parties.holder("law")
     exact = holder.epochs.document_sums(
-        holder.epoch(parties.federation().terms)
+        holder.epoch(parties.federation.terms)
     ).column.tolist()
     first = vector(parties)
     assert vector(parties) == vector(parties) == first != exact
@@ -179,7 +179,7 @@ def test_a_crash_between_keeping_and_paying_costs_nothing_twice(
         patch.setattr(Account, "pay", pay)
         with pytest.raises(Crash):
             asked()
-    epoch = parties.holder("law").epoch(parties.federation().terms)
+    epoch = parties.holder("law").epoch(parties.federation.terms)
     kept = parties.holder("law").epochs.noisy(epoch, output)
     assert kept is not None
     assert spent(parties) == ([output] if place == "after it is paid for" else [])
@@ -213,7 +213,7 @@ def full(tmp_path: Path) -> Parties:
 
 def pay(parties: Parties) -> None:
     """As a holder does that signs the total."""
-    holder, terms = parties.holder("law"), parties.federation().terms
+    holder, terms = parties.holder("law"), parties.federation.terms
     epoch = holder.epoch(terms)
     holder.account.pay(
         holder.account.expense(
@@ -270,7 +270,7 @@ def test_fewer_members_each_draw_more(
         return np.zeros(count, np.int64)
 
     monkeypatch.setattr(private_sums, "discrete_gaussian", noted)
-    privacy = full.federation().terms.privacy
+    privacy = full.federation.terms.privacy
     assert privacy is not None
     for members in (3, 9):
         drawn.clear()
@@ -291,7 +291,7 @@ def test_a_holder_counts_for_its_own_solution_of_the_total(
     parties: Parties, terms: Terms
 ) -> None:
     """What is sent is a total, not weights; the same total gets the same counts, any other none."""
-    holder, identity = parties.holder("law"), parties.federation().identity
+    holder, identity = parties.holder("law"), parties.federation.identity
 
     def ask(message: Any, *blobs: Any) -> Any:
         return open_packet(
@@ -314,7 +314,7 @@ def test_a_holder_counts_for_its_own_solution_of_the_total(
 
 def refusal_to_count(parties: Parties, terms: Terms, **changes: Any) -> str:
     """The code with which the holder refuses to count for a total of zeros; nothing is spent."""
-    holder, identity = parties.holder("law"), parties.federation().identity
+    holder, identity = parties.holder("law"), parties.federation.identity
     given = {
         "terms": terms,
         "domains": DOMAINS,

@@ -196,7 +196,7 @@ def test_a_second_hand_over_of_one_key_is_refused_by_all_who_met_the_first(
     opened(parties, 1)
     stolen = renew_identity(copy.homes["law-1"])
     with pytest.raises(InputError, match="handed over twice"):
-        parties.federation().ledger.admit(
+        parties.federation.ledger.admit(
             "law-1", read_signed_json(copy.homes["law-1"] / CARD, Card)
         )
     parties.homes["law-1"] = copy.homes["law-1"]
@@ -234,13 +234,13 @@ def test_a_hand_over_that_the_old_key_has_not_signed_is_nothing(
         parties.folder / "forged",
     )
     with pytest.raises(Refused, match="not signed"):
-        parties.federation().ledger.admit(
+        parties.federation.ledger.admit(
             "law-1", read_signed_json(parties.folder / "forged", Card)
         )
     plain = card.model_copy(update={"key": stranger.public})
     write_signed_json(plain, stranger, parties.folder / "plain")
     with pytest.raises(InputError, match="with another key"):
-        parties.federation().ledger.admit(
+        parties.federation.ledger.admit(
             "law-1", read_signed_json(parties.folder / "plain", Card)
         )
 
@@ -248,7 +248,7 @@ def test_a_hand_over_that_the_old_key_has_not_signed_is_nothing(
 def test_hand_overs_of_strangers_are_not_kept(parties: Parties) -> None:
     """A coordinator cannot fill a journal with keys that concern nobody here."""
     link = hand_over(fixed_identity(8), fixed_identity(9), 1)
-    federation = parties.federation()
+    federation = parties.federation
     request = seal_packet(
         Announce(terms=federation.terms, handovers=(link,)),
         federation.identity,
@@ -270,7 +270,7 @@ def test_a_renewal_changes_no_release(parties: Parties) -> None:
     opened_before = len(parties.holder("medicine").journal.entries(OPENED))
     old = parties.holder("law-1").key
     renew(parties, "law-1")
-    check_round(parties.federation(), Direct(parties), no_watch)
+    check_round(parties.federation, Direct(parties), no_watch)
     second = round_of(parties)
     assert second.release == first.release
     assert len(parties.holder("medicine").journal.entries(OPENED)) == opened_before
@@ -287,7 +287,7 @@ def test_a_renewal_changes_no_release(parties: Parties) -> None:
         parties.change_corpus(name)
     third = round_of(parties)
     assert third.number == first.number + 1
-    assert parties.federation().verify()["releases"] == 2
+    assert parties.federation.verify()["releases"] == 2
 
 
 def test_a_holder_that_was_not_told_yet_does_not_take_part(parties: Parties) -> None:
@@ -295,7 +295,7 @@ def test_a_holder_that_was_not_told_yet_does_not_take_part(parties: Parties) -> 
     renew_identity(parties.homes["law-1"])
     released = round_of(parties)
     assert {member.name for member in released.members} == set(PEOPLE) - {"law-1"}
-    refused = parties.federation().ledger.journal.entries("refused")
+    refused = parties.federation.ledger.journal.entries("refused")
     assert {entry.facts["code"] for entry in refused} == {"unknown_holder"}
 
 

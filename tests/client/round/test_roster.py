@@ -157,8 +157,8 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Parties:
         parties.settle(name, name, own_texts(name, name, 12))
         parties.admit(name)
     parties.settle(NEW, "code", own_texts(NEW, "code", 12))
-    create_authority(parties.federation().link, ["localhost"])
-    announce(parties.federation())
+    create_authority(parties.federation.link, ["localhost"])
+    announce(parties.federation)
     return parties
 
 
@@ -175,12 +175,12 @@ class Desk:
 
     def operator(self, *words: str | Path) -> Finished:
         return self._workshop.call(
-            "coordinator", words[0], self.parties.federation().folder, *words[1:]
+            "coordinator", words[0], self.parties.federation.folder, *words[1:]
         )
 
     def members(self, *words: str, name: str = OWN) -> Finished:
         return self(
-            "members", "--invite", self.parties.federation().link, *words, name=name
+            "members", "--invite", self.parties.federation.link, *words, name=name
         )
 
     def told(self) -> list[str]:
@@ -234,7 +234,7 @@ def test_a_coordinator_that_shows_two_rosters_shows_two_codes(desk: Desk) -> Non
     """
     honest = desk.code("code")
     desk.parties.admit(NEW)
-    announce(desk.parties.federation())
+    announce(desk.parties.federation)
     other = desk.members("--json").json
     assert other["code"] != honest and NEW in other["added"]
     failed(
@@ -252,7 +252,7 @@ def test_a_changed_roster_shows_who_came_and_went_and_needs_a_new_code(
     assert desk("confirm", first).code == 0
     assert desk.operator("remove", "code").code == 0
     desk.parties.admit(NEW)
-    announce(desk.parties.federation())
+    announce(desk.parties.federation)
     shown = desk.members("--json").json
     assert (shown["added"], shown["removed"], shown["confirmed"]) == (
         [NEW],
@@ -274,7 +274,7 @@ def test_a_renewed_key_needs_no_new_code(desk: Desk) -> None:
     assert desk("confirm", desk.code()).code == 0
     renew_identity(desk.parties.homes["code"])
     desk.parties.admit("code")
-    announce(desk.parties.federation())
+    announce(desk.parties.federation)
     assert desk.members("--json").json["confirmed"]
     assert desk("confirm", desk.code("medicine"), name="medicine").code == 0
     key = desk.parties.holder("code").key
@@ -285,7 +285,7 @@ def test_what_cannot_be_used_is_said_and_confirms_nobody(desk: Desk) -> None:
     """Nothing shown yet, another coordinator's, a changed list, a list without this holder, an
     older notice.
     """
-    link = desk.parties.federation().link
+    link = desk.parties.federation.link
     failed(desk("confirm", "0" * 24), "no members were shown yet")
     failed(desk("members", "--invite", desk.home), f"has no {NOTICE}")
     whole = (link / ANNOUNCED_ROSTER).read_bytes()
@@ -301,7 +301,7 @@ def test_what_cannot_be_used_is_said_and_confirms_nobody(desk: Desk) -> None:
         OWN,
         "medicine",
     }
-    announce(desk.parties.federation())
+    announce(desk.parties.federation)
     desk.operator("remove", OWN)
     failed(desk.members(), "has not got this holder's key")
     assert load_roster(desk.home) == ()
@@ -311,7 +311,7 @@ def test_a_list_with_one_owner_twice_is_not_confirmed(desk: Desk) -> None:
     """Under an earlier key and a later one: it would count as two."""
     link = renew_identity(desk.parties.homes["code"])
     desk.parties.admit("code")
-    announce(desk.parties.federation())
+    announce(desk.parties.federation)
     assert desk.members().code == 0
     roster = Roster.model_validate_json((desk.home / ANNOUNCED_ROSTER).read_bytes())
     twice = (*roster.members, RosterMember(name="twin", domain="code", key=link.before))
@@ -336,7 +336,7 @@ def test_a_damaged_roster_is_told_in_one_sentence(desk: Desk) -> None:
     """And a holder with one answers no announcement, rather than as if it had confirmed nobody."""
     (desk.home / ROSTER).write_text("{")
     failed(desk.members(), "is damaged; remove it, and confirm the members again")
-    federation = desk.parties.federation()
+    federation = desk.parties.federation
     request = seal_packet(
         Announce(terms=federation.terms), federation.identity, round="cd" * 16
     )

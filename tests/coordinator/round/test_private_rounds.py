@@ -5,7 +5,6 @@ to count for.
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +14,7 @@ import numpy as np
 import pytest
 
 from ridgeway.client.ready import open_epoch
-from ridgeway.client.round.holder import PRIOR, Holder
+from ridgeway.client.round.holder import Holder
 from ridgeway.client.round.spending import Expense
 from ridgeway.client.sums import document_sums
 from ridgeway.client.sums.corpus import is_held_out
@@ -23,12 +22,10 @@ from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.settings import WordFeatures
 from ridgeway.common.privacy.noise import DocumentSums, PrivacyMode
 from ridgeway.common.privacy.noisy_solve import noise_variance
-from ridgeway.common.privacy.public_prior import make_prior, write_prior
-from ridgeway.common.protocol.messages import Message, Refusal
+from ridgeway.common.protocol.messages import Message
 from ridgeway.common.protocol.packet import Blob, Packet, open_packet
 from ridgeway.common.statistics import Statistics
 from ridgeway.common.text.table_encoder import with_words
-from ridgeway.coordinator.round.ask import RoundWishes
 from ridgeway.coordinator.round.federation import Federation, PrivacySettings
 from ridgeway.coordinator.round.ledger import LedgerRelease
 from ridgeway.coordinator.round.membership import remove, retire
@@ -38,28 +35,27 @@ from ridgeway.coordinator.round.progress import (
     RouterWorse,
     Watch,
 )
-from ridgeway.coordinator.round.round import run_round
 from ridgeway.coordinator.solving.private_release import NoisyAccuracy
 from ridgeway.coordinator.solving.publish import compose
 from tests.support.commands import Workshop
 from tests.support.faults import epoch_of, make_haste
 from tests.support.hostile import FEATURES, MEMBERS, Hostile
 from tests.support.simulated_federation import (
+    DOMAINS,
     Direct,
     Parties,
     dry_run,
-    found,
+    found_private,
     names_of,
     no_watch,
     of_kind,
+    older_copy,
     own_texts,
     populate,
     round_fails,
     round_of,
 )
 
-PUBLIC = [own_texts("public", domain, 30) for domain in ("code", "law", "medicine")]
-DOMAINS = ("code", "law", "medicine")
 TWO_ROUNDS = 1.5
 """An ε that two rounds of 1 together stay below, and three do not."""
 
@@ -68,12 +64,7 @@ def settled(
     folder: Path, mode: PrivacyMode, max_epsilon: float = TWO_ROUNDS
 ) -> Parties:
     """Five holders that have agreed to this privacy, and to what two rounds cost."""
-    parties = found(
-        folder, mode="private", privacy=PrivacySettings(sums=mode, epsilon=1.0)
-    )
-    write_prior(
-        make_prior(parties.encoder, PUBLIC), parties.federation().folder / PRIOR
-    )
+    parties = found_private(folder, privacy=PrivacySettings(sums=mode, epsilon=1.0))
     populate(parties, MEMBERS)
     for name in MEMBERS:
         parties.rewrite(name, "max_epsilon = 4.0", f"max_epsilon = {max_epsilon}")
@@ -112,11 +103,11 @@ def parties(made: Parties, tmp_path: Path, haste: None) -> Parties:
 
 def exact(parties: Parties, name: str) -> DocumentSums:
     holder = parties.holder(name)
-    return holder.epochs.document_sums(holder.epoch(parties.federation().terms))
+    return holder.epochs.document_sums(holder.epoch(parties.federation.terms))
 
 
 def mode_of(parties: Parties) -> PrivacyMode:
-    return parties.federation().privacy.mode
+    return parties.federation.privacy.mode
 
 
 def expenses(parties: Parties, name: str) -> list[Expense]:
@@ -130,7 +121,7 @@ def paid(parties: Parties) -> set[int]:
 
 def total_of(parties: Parties) -> Statistics:
     """The noisy total that the newest release is made of."""
-    federation = parties.federation()
+    federation = parties.federation
     ledger = federation.ledger
     if federation.terms.uses_masks:
         return ledger.total(ledger.standing().totals[-1])
@@ -152,9 +143,7 @@ def test_a_total_is_the_plain_sum_of_what_members_have_noised(parties: Parties) 
     products = np.zeros(FEATURES * (FEATURES - 1) // 2, dtype=np.int64)
     for name, domain in MEMBERS.items():
         holder = parties.holder(name)
-        kept = holder.epochs.noisy(
-            holder.epoch(parties.federation().terms), "statistics"
-        )
+        kept = holder.epochs.noisy(holder.epoch(parties.federation.terms), "statistics")
         assert kept is not None
         columns[:, DOMAINS.index(domain)] += kept[0][:FEATURES]
         products += kept[0][FEATURES:] if mode_of(parties) == "full" else 0
@@ -167,7 +156,7 @@ def test_a_total_is_the_plain_sum_of_what_members_have_noised(parties: Parties) 
 
 def test_the_noise_of_a_total_is_what_the_terms_say(parties: Parties) -> None:
     """Neither none nor much more: the squares of what lies on the total, beside their variance."""
-    privacy, total = parties.federation().privacy, total_of(parties)
+    privacy, total = parties.federation.privacy, total_of(parties)
     plain = np.zeros_like(total.cross)
     for name, domain in MEMBERS.items():
         plain[:, DOMAINS.index(domain)] += exact(parties, name).column
@@ -200,16 +189,14 @@ def test_a_round_costs_each_document_what_the_terms_say(parties: Parties) -> Non
             for word in ("statistics", leaves, "counts", "counted")
             if word in noted
         ]
-        assert [each.output for each in expenses(parties, name)] == [
-            "statistics",
-            "counts",
-        ]
+        outputs = [expense.output for expense in expenses(parties, name)]
+        assert outputs == ["statistics", "counts"]
         assert 0.99 < holder.account.epsilon() <= 1.0
 
 
 def test_a_release_says_what_it_promises(parties: Parties) -> None:
     """In its signed manifest, with one plain sentence."""
-    federation = parties.federation()
+    federation = parties.federation
     manifest, said = federation.manifest(1), federation.manifest(1)["privacy"]
     assert (said["mode"], said["epsilon"], said["delta"]) == (
         mode_of(parties),
@@ -241,7 +228,7 @@ def test_where_noise_leaves_no_document_no_accuracy_is_told(
     round_of(new, Direct(new), seen.append)
     [event] = of_kind(RouterEvaluated, seen)
     assert (event.documents, event.accuracy, event.interval) == (0, None, None)
-    assert new.federation().manifest(1)["evaluation"] is None
+    assert new.federation.manifest(1)["evaluation"] is None
 
 
 def test_an_accuracy_under_noise_is_told_with_its_interval(
@@ -253,7 +240,7 @@ def test_an_accuracy_under_noise_is_told_with_its_interval(
     seen: list[Event] = []
     round_of(new, Direct(new), seen.append)
     [event] = of_kind(RouterEvaluated, seen)
-    evaluation = new.federation().manifest(1)["evaluation"]
+    evaluation = new.federation.manifest(1)["evaluation"]
     if evaluation is None:  # noise left no document
         return
     low, high = evaluation["interval"]
@@ -262,10 +249,10 @@ def test_an_accuracy_under_noise_is_told_with_its_interval(
     ) and 0 <= low <= evaluation["accuracy"] <= high <= 100
     assert set(evaluation["intervals"]) == set(evaluation["domains"])
     assert high - low > 10
-    shop, folder = Workshop(tmp_path), new.federation().folder
+    shop, folder = Workshop(tmp_path), new.federation.folder
     words = f"(95 %: {low:.1f} to {high:.1f})"
-    assert words in shop.call("coordinator", "releases", folder).stdout
-    shown = shop.call("coordinator", "releases", folder, "0").stdout
+    assert words in shop.call("coordinator releases", folder).stdout
+    shown = shop.call("coordinator releases", folder, "0").stdout
     assert words in shown
     for name, (least, most) in evaluation["intervals"].items():
         assert (
@@ -273,9 +260,10 @@ def test_an_accuracy_under_noise_is_told_with_its_interval(
             in shown
         )
         assert least <= evaluation["domains"][name] <= most
-    assert shop.call("coordinator", "releases", folder, "--json").json[0][
-        "interval"
-    ] == [low, high]
+    assert shop.call("coordinator releases", folder, "--json").json[0]["interval"] == [
+        low,
+        high,
+    ]
 
 
 def test_a_router_that_is_surely_worse_is_not_published(
@@ -302,9 +290,8 @@ def test_a_router_that_is_surely_worse_is_not_published(
         monkeypatch.setattr(
             "ridgeway.coordinator.round.round.noisy_accuracy", lambda *_: accuracy
         )
-        for name in new.homes:
-            new.ready(name)
-        return run_round(new.federation(), Direct(new), watch)
+        new.new_epochs()
+        return round_of(new, watch=watch)
 
     assert [next_round().number, next_round().number] == [1, 2]
     seen: list[Event] = []
@@ -314,31 +301,23 @@ def test_a_router_that_is_surely_worse_is_not_published(
     assert {(event.before, event.after) for event in worse} == {
         ((60.0, 92.0), (10.0, 55.0))
     }
-    wishes = RoundWishes(accept_worse=tuple(event.domain for event in worse))
-    assert run_round(new.federation(), Direct(new), no_watch, wishes).number == 3
+    accept = tuple(event.domain for event in worse)
+    assert round_of(new, accept_worse=accept).number == 3
 
 
 def test_domains_go_as_ever(parties: Parties) -> None:
     """A domain is retired from a private release, which goes on to say what it promises."""
-    change = retire(parties.federation(), "law")
-    assert change.published is not None
-    assert (
-        parties.federation().manifest(change.published.number)["privacy"]["epsilon"]
-        == 1.0
-    )
+    retire(parties.federation, "law")
+    assert parties.federation.manifest(2)["privacy"]["epsilon"] == 1.0
 
 
 def test_a_holder_is_taken_out_of_a_total_of_columns(parties: Parties) -> None:
     """Where single vectors are there; in a total under masks they are hidden."""
-    change = remove(parties.federation(), "law-2")
+    change = remove(parties.federation, "law-2")
     if mode_of(parties) == "full":
         assert change.published is None and change.hidden
         return
-    assert change.published is not None
-    assert (
-        parties.federation().manifest(change.published.number)["privacy"]["mode"]
-        == "columns"
-    )
+    assert parties.federation.manifest(2)["privacy"]["mode"] == "columns"
 
 
 # Sending again
@@ -371,7 +350,7 @@ def test_a_second_round_of_new_epochs_is_paid_for_and_a_third_is_not_afforded(
         InputError,
         match=r"would bring the ε of this corpus to 1\.\d+, and `max_epsilon`",
     ) as error:
-        open_epoch(holder, parties.federation().terms, new_epoch=True)
+        open_epoch(holder, parties.federation.terms, new_epoch=True)
     assert "\n" not in str(error.value)
     assert epoch_of(parties.holder("law-1")) == before
     assert before in {path.name for path in (holder.folder / "epochs").iterdir()}
@@ -441,23 +420,21 @@ def test_a_coordinator_that_is_killed_goes_on_and_nobody_pays_twice(
 
 
 def test_an_older_copy_of_a_holders_folder_does_not_give_the_budget_back(
-    new: Parties, tmp_path: Path
+    new: Parties,
 ) -> None:
     """The file of what corpora have cost lies beside it, and still knows. The copy takes part in
     nothing.
     """
     home = new.homes["law-1"]
-    shutil.copytree(home, tmp_path / "older")
-    round_of(new)
-    cost = new.holder("law-1").account.epsilon()
-    shutil.rmtree(home)
-    shutil.copytree(tmp_path / "older", home)
+    with older_copy(home):
+        round_of(new)
+        cost = new.holder("law-1").account.epsilon()
     holder = new.holder("law-1")
     assert (
         holder.journal.entries("spent") == []
         and holder.account.epsilon() == cost > 0.99
     )
-    for path in (new.federation().folder / "contributions").iterdir():
+    for path in (new.federation.folder / "contributions").iterdir():
         path.unlink()
     transport = Direct(new)
     if mode_of(new) == "columns":
@@ -468,31 +445,32 @@ def test_an_older_copy_of_a_holders_folder_does_not_give_the_budget_back(
     else:  # a total without it is another one, in which the others' epochs are not
         with round_fails("older_copy"):
             round_of(new, transport, even_unchanged=True, accept_unevaluated=DOMAINS)
-    refused = [
-        open_packet(reply).message
-        for name, reply in transport.replies
-        if name == "law-1"
-    ]
-    assert "older_copy" in {refusal.code for refusal in of_kind(Refusal, refused)}
+    assert ("law-1", "older_copy") in {(name, code) for name, _, code in new.refusals()}
     assert len(expenses(new, "law-1")) == 2
 
 
 def test_an_older_copy_of_the_coordinators_folder_costs_nobody_anything(
-    new: Parties, tmp_path: Path
+    new: Parties,
 ) -> None:
     """Holders send again what they sent; the release takes a number that they have not got."""
-    folder = new.federation().folder
-    shutil.copytree(folder, tmp_path / "older", symlinks=True)
-    round_of(new)
-    before = total_of(new)
-    shutil.rmtree(folder)
-    shutil.copytree(tmp_path / "older", folder, symlinks=True)
+    folder = new.federation.folder
+    with older_copy(folder):
+        round_of(new)
+        before = total_of(new)
     assert round_of(new).number == 2
     assert total_of(new).equals(before) and paid(new) == {2}
     assert {new.holder(name).newest for name in MEMBERS} == {2}
 
 
 # What may be asked
+
+
+def all_refuse(parties: Parties) -> None:
+    """Play a round whose release each member refuses."""
+    round_of(parties)
+    assert sorted(parties.refusals()) == [
+        (name, "deliver", "bad_release") for name in sorted(MEMBERS)
+    ]
 
 
 def test_a_release_that_does_not_follow_from_its_total_is_refused(
@@ -512,12 +490,7 @@ def test_a_release_that_does_not_follow_from_its_total_is_refused(
         )
 
     monkeypatch.setattr("ridgeway.coordinator.round.round.compose", other)
-    transport = Direct(new)
-    round_of(new, transport)
-    refused = [message for _, message in transport.messages]
-    assert [refusal.code for refusal in of_kind(Refusal, refused)] == [
-        "bad_release"
-    ] * len(MEMBERS)
+    all_refuse(new)
     assert {new.holder(name).newest for name in MEMBERS} == {0}
 
 
@@ -531,12 +504,7 @@ def test_a_release_of_other_domains_than_were_solved_is_refused(
         "note_solved",
         lambda self, name, weights: noted(self, name, weights[:, :-1]),
     )
-    transport = Direct(new)
-    round_of(new, transport)
-    refused = [message for _, message in transport.messages]
-    assert [refusal.code for refusal in of_kind(Refusal, refused)] == [
-        "bad_release"
-    ] * len(MEMBERS)
+    all_refuse(new)
 
 
 def asked(parties: Parties, message: Message, blobs: Sequence[Blob] = ()) -> Any:
@@ -551,14 +519,14 @@ def test_features_of_words_are_refused_on_both_sides(
     parties: Parties, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows of documents have no words, so they would be summed without."""
-    terms, plain = parties.federation().terms, parties.encoder
+    terms, plain = parties.federation.terms, parties.encoder
     more = with_words(plain, WordFeatures(4))
     monkeypatch.setattr(Holder, "encoder", lambda *_: more)
     with pytest.raises(
         InputError, match=r"token features and USE sentence features only.*--encoder"
     ):
         open_epoch(parties.holder("law-1"), terms, new_epoch=True)
-    federation = parties.federation()
+    federation = parties.federation
     monkeypatch.setattr(Federation, "encoder", more)
     with pytest.raises(
         InputError, match=r"token features and USE sentence features only.*--encoder"
@@ -596,5 +564,5 @@ def test_no_document_pushes_another_out_of_those_that_are_counted(
     holder = parties.ready("law-1")
     [corpus] = holder.settings.corpus
     texts = [json.loads(line)["text"] for line in Path(corpus).read_text().splitlines()]
-    counted = holder.epochs.held_out(holder.epoch(parties.federation().terms)).lengths
+    counted = holder.epochs.held_out(holder.epoch(parties.federation.terms)).lengths
     assert len(counted) == sum(is_held_out(text, 0.75) for text in texts) > 1
