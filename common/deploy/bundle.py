@@ -17,9 +17,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from ridgeway.common.base.errors import BundleError
-from ridgeway.common.base.files import IMPORT_ROOT, write_whole
+from ridgeway.common.base.files import IMPORT_ROOT, sha256, write_whole
 
 CLIENT_FILE = "client/client_app.py"
 SERVER_FILE = "coordinator/server_app.py"
@@ -195,6 +196,14 @@ def unpacked_bundle(content: bytes) -> dict[str, bytes]:
             " approve it"
         )
     return files
+
+
+def listed_files(files: Mapping[str, bytes]) -> list[dict[str, Any]]:
+    """What a careful reader of a bundle goes by: each file's name, lines and hash."""
+    return [
+        {"name": name, "lines": content.count(b"\n"), "sha256": sha256(content)}
+        for name, content in files.items()
+    ]
 
 
 @dataclass(frozen=True, slots=True)
