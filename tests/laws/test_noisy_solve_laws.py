@@ -46,13 +46,27 @@ def prior() -> PublicPrior:
 
 
 def summed(mode: PrivacyMode, prior: PublicPrior, count: int) -> list[DocumentSums]:
-    encoded = [
+    encoded = (
         ENCODER.tokenizer.encode_many(texts(domain, count)) for domain in range(3)
-    ]
+    )
     return [
-        bounded_sums(mode, document_vectors(prior, *each, ENCODER.table))
-        for each in encoded
+        bounded_sums(mode, document_vectors(prior, *documents, ENCODER.table))
+        for documents in encoded
     ]
+
+
+def gaussian(sigma: float, shape: tuple[int, ...], seed: int) -> Integers:
+    drawn = np.random.default_rng(seed).normal(0, sigma, shape)
+    return np.asarray(np.rint(drawn).astype(np.int64))
+
+
+def columns_of(
+    parts: list[DocumentSums], sigma: float = 0.0, seed: int = 0
+) -> tuple[Integers, Integers]:
+    """The domains' columns and counts, under noise of this σ."""
+    columns = np.stack([part.column for part in parts], axis=1)
+    columns += gaussian(sigma, columns.shape, seed)
+    return columns[:-1], columns[-1]
 
 
 def solved(
@@ -63,27 +77,13 @@ def solved(
     seed: int = 0,
 ) -> Matrix:
     """The router of these domains' sums; noise: σ relative to what a document can move."""
-    rng, sigma = np.random.default_rng(seed), round(noise * moved_square(mode) ** 0.5)
-    noisy = [
-        each.column + np.rint(rng.normal(0, sigma, each.column.shape)).astype(np.int64)
-        for each in parts
-    ]
-    columns: Integers = np.stack(noisy, axis=1)
+    sigma = round(noise * moved_square(mode) ** 0.5)
+    known = *columns_of(parts, sigma, seed), sigma**2, prior, ENCODER.scale
     if mode == "columns":
-        return solve_columns(columns[:-1], columns[-1], sigma**2, prior, ENCODER.scale)
-    products = reduce(add, (each.products for each in parts))
-    drawn = np.triu(
-        np.rint(rng.normal(0, sigma / 2**0.5, products.shape)).astype(np.int64), 1
-    )
-    return solve_full(
-        products + drawn + drawn.T,
-        columns[:-1],
-        columns[-1],
-        sigma**2,
-        prior,
-        ENCODER.scale,
-        1.0,
-    )
+        return solve_columns(*known)
+    products = reduce(add, (part.products for part in parts))
+    drawn = np.triu(gaussian(sigma / 2**0.5, products.shape, seed + 1), 1)
+    return solve_full(products + drawn + drawn.T, *known, 1.0)
 
 
 def scores(weights: Matrix, given_texts: list[str]) -> Matrix:
@@ -116,10 +116,8 @@ def test_halfway_between_all_domains_none_is_ahead(
     """
     parts = summed(mode, prior, 50)
     weights = solved(mode, parts, 0, prior)
-    columns = np.stack([each.column for each in parts], axis=1)
-    centre = noisy_solve.noisy_means(mode, columns[:-1], columns[-1], 0.0).means.mean(
-        axis=0
-    )
+    noisy = noisy_solve.noisy_means(mode, *columns_of(parts), 0.0)
+    centre = noisy.means.mean(axis=0)
     whitening = prior.tokens.scaled
     middle = prior.tokens.centre
     embedding = middle + np.linalg.solve(whitening, noisy_solve.TYPICAL_LENGTH * centre)
@@ -145,8 +143,8 @@ def test_noise_alone_puts_no_domain_ahead(
     made up.
     """
     weights = solved(mode, summed(mode, prior, 5), 1e6, prior)
-    found = scores(weights, texts(0, 50))
-    assert np.ptp(found, axis=1).max() <= 0.2 * np.abs(found).max()
+    seen = scores(weights, texts(0, 50))
+    assert np.ptp(seen, axis=1).max() <= 0.2 * np.abs(seen).max()
 
 
 @modes
@@ -156,7 +154,7 @@ def test_a_corpus_twice_gives_the_same_router(
     """Domains weigh alike, however large they are."""
     parts = summed(mode, prior, 30)
     assert np.allclose(
-        solved(mode, [each + each for each in parts], 0, prior),
+        solved(mode, [part + part for part in parts], 0, prior),
         solved(mode, parts, 0, prior),
     )
 
@@ -176,11 +174,10 @@ def test_full_sums_learn_how_documents_vary(prior: PublicPrior) -> None:
     definite.
     """
     parts = summed("full", prior, 200)
-    columns = np.stack([each.column for each in parts], axis=1)
-    found = noisy_solve.noisy_means("full", columns[:-1], columns[-1], 0.0)
-    products = reduce(add, (each.products for each in parts)) / VECTOR_LENGTH**2
-    within = noisy_solve._within(products, found, 0.0)
-    expected = products / 600 - sum(np.outer(each, each) for each in found.means) / 3
+    noisy = noisy_solve.noisy_means("full", *columns_of(parts), 0.0)
+    products = reduce(add, (part.products for part in parts)) / VECTOR_LENGTH**2
+    within = noisy_solve._within(products, noisy, 0.0)
+    expected = products / 600 - noisy.means.T @ noisy.means / 3
     values = np.linalg.eigvalsh(expected)
     assert np.allclose(within, within.T) and np.linalg.eigvalsh(within)[0] > 0
     assert values[0] < noisy_solve.LEAST_EIGENVALUE * values.mean() or np.allclose(
