@@ -20,7 +20,7 @@ from ridgeway.common.privacy.noise import (
     bounded_sums,
     moved_square,
 )
-from ridgeway.common.privacy.noisy_solve import Matrix, solve_columns, solve_full
+from ridgeway.common.privacy.noisy_solve import Matrix, solve_noisy
 from ridgeway.common.privacy.public_prior import Integers, PublicPrior, make_prior
 from tests.support.tiny import LETTERS, tiny_encoder
 
@@ -80,10 +80,10 @@ def solved(
     sigma = round(noise * moved_square(mode) ** 0.5)
     known = *columns_of(parts, sigma, seed), sigma**2, prior, ENCODER.scale
     if mode == "columns":
-        return solve_columns(*known)
+        return solve_noisy(*known)
     products = reduce(add, (part.products for part in parts))
     drawn = np.triu(gaussian(sigma / 2**0.5, products.shape, seed + 1), 1)
-    return solve_full(products + drawn + drawn.T, *known, 1.0)
+    return solve_noisy(*known, products + drawn + drawn.T)
 
 
 def scores(weights: Matrix, given_texts: list[str]) -> Matrix:
