@@ -20,7 +20,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from ridgeway.common.base.errors import BundleError
-from ridgeway.common.base.files import IMPORT_ROOT, sha256, write_whole
+from ridgeway.common.base.files import IMPORT_ROOT, write_whole
 
 CLIENT_FILE = "client/client_app.py"
 SERVER_FILE = "coordinator/server_app.py"
@@ -201,7 +201,7 @@ def unpacked_bundle(content: bytes) -> dict[str, bytes]:
 def listed_files(files: Mapping[str, bytes]) -> list[dict[str, Any]]:
     """What a careful reader of a bundle goes by: each file's name, lines and hash."""
     return [
-        {"name": name, "lines": content.count(b"\n"), "sha256": sha256(content)}
+        {"name": name, "lines": content.count(b"\n"), "sha256": bundle_sha256(content)}
         for name, content in files.items()
     ]
 

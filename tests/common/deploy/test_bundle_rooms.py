@@ -4,6 +4,7 @@ else.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import subprocess
@@ -108,7 +109,9 @@ def test_the_command_lists_every_file_with_its_lines_and_hash(tmp_path: Path) ->
     files = unpacked_bundle(installed_bundle())
     assert {"pyproject.toml", *source_files()} == set(files)
     assert listing["bundle"] == installed_sha256()
-    assert [entry["name"] for entry in listing["files"]] == list(files)
+    assert {entry["name"]: entry["sha256"] for entry in listing["files"]} == {
+        name: hashlib.sha256(content).hexdigest() for name, content in files.items()
+    }
     assert listing["lines"] == sum(content.count(b"\n") for content in files.values())
     assert all((app / name).read_bytes() == content for name, content in files.items())
 
