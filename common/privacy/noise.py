@@ -216,16 +216,14 @@ def _is_kept(drawn: Integers, sigma: int, draw: Randomness) -> Flags:
     whole, rest = np.divmod(np.abs(np.abs(drawn) - sigma), sigma)
     alive = np.arange(len(drawn))
     alive = alive[_exponential(draw, len(alive), (rest, sigma), (rest, 2 * sigma))]
-    for times, parts in (
-        (whole**2, ((np.ones_like(rest), 2),)),
-        (whole, ((rest, sigma),)),
+    for times, part, by in (
+        (whole**2, np.ones_like(rest), 2),
+        (whole, rest, sigma),
     ):
         tossed = 0
         while (indices := np.flatnonzero(times[alive] > tossed)).size:
             tossing = alive[indices]
-            fell = _exponential(
-                draw, len(tossing), *((number[tossing], by) for number, by in parts)
-            )
+            fell = _exponential(draw, len(tossing), (part[tossing], by))
             alive = np.delete(alive, indices[~fell])
             tossed += 1
     kept = np.zeros(len(drawn), bool)
