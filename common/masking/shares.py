@@ -162,7 +162,7 @@ def combine(shares: Mapping[int, bytes]) -> bytes:
     if not points or min(points) < 1 or max(points.values()) >= PRIME:
         raise MaskingError("not shares of a secret")
     weights = _weights(tuple(points))
-    secret = sum(map(mul, points.values(), weights)) % PRIME
+    secret: int = sum(map(mul, points.values(), weights)) % PRIME
     if secret >> 256:
         raise MaskingError("the shares are not of one secret")
     return secret.to_bytes(SECRET_BYTES, "big")
