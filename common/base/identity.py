@@ -195,7 +195,7 @@ class HandOver:
         return cls(**{**facts, "signatures": tuple(facts["signatures"])})
 
     def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "signatures": list(self.signatures)}
+        return asdict(self)
 
     @property
     def id(self) -> str:
