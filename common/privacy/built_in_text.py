@@ -97,22 +97,15 @@ def this_machine() -> TextFolders:
 
 
 def built_in_text(folders: TextFolders) -> dict[str, list[str]]:
-    """Pieces of every kind of text that there is; a kind that this machine lacks is left out.
-
-    headers: of Python, NumPy and PyTorch, in C. sources: of the standard library's public modules.
-    """
-    headers = {
-        **files_below([folders.headers], ["**/*.h"]),
-        **files_below(folders.packages, HEADERS),
-    }
+    """Pieces of every kind of text that there is; a kind that this machine lacks is left out."""
     kinds = {
-        "headers": read_documents(headers),
+        "headers": headers(folders),
         "licences": licences(folders),
         "mathematics": read_documents(
             files_below(folders.packages, MATHEMATICS), docstrings
         ),
         "reference": reference(folders),
-        "sources": read_documents(files_below([folders.library], ["**/[!_]*.py"])),
+        "sources": sources(folders),
     }
     texts = {kind: list(_first_pieces(documents)) for kind, documents in kinds.items()}
     return {kind: pieces for kind, pieces in texts.items() if pieces}
@@ -126,6 +119,21 @@ def _first_pieces(documents: Iterable[Document]) -> Iterator[str]:
             total += len(piece)
         if total > MAX_KIND_CHARACTERS:
             return
+
+
+def headers(folders: TextFolders) -> Iterator[Document]:
+    """The C headers of Python and NumPy, of PyTorch where it is."""
+    return read_documents(
+        {
+            **files_below([folders.headers], ["**/*.h"]),
+            **files_below(folders.packages, HEADERS),
+        }
+    )
+
+
+def sources(folders: TextFolders) -> Iterator[Document]:
+    """The source of the standard library's public modules."""
+    return read_documents(files_below([folders.library], ["**/[!_]*.py"]))
 
 
 def licences(folders: TextFolders) -> Iterator[Document]:

@@ -18,7 +18,7 @@ from tests.support.making import fixed_identity
 PEOPLE = [fixed_identity(number) for number in range(1, 9)]
 KEYS = [person.public for person in PEOPLE]
 links = st.builds(
-    lambda pair, issued: hand_over(*pair, issued),
+    lambda pair, issued: hand_over(pair[0], pair[1], issued),
     st.lists(st.sampled_from(PEOPLE), min_size=2, max_size=2, unique=True),
     st.integers(0, 2),
 )

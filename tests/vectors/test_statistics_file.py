@@ -263,7 +263,14 @@ def test_sums_that_no_text_can_have_are_refused_under_a_right_digest(
 
 TRIANGLE, CROSS = fixed().statistics.packed()
 BOTH = {"gram": TRIANGLE, "cross": CROSS}
-NO_HEADERS = ([], "text", 7, None, {}, {"format": "ridgeway.statistics"})
+NO_HEADERS: tuple[Any, ...] = (
+    [],
+    "text",
+    7,
+    None,
+    {},
+    {"format": "ridgeway.statistics"},
+)
 NUMBERS = ("float64", "uint64", "int32")
 SEALED = terms(digest=DIGEST)
 MISMADE: dict[str, tuple[bytes, str]] = {
