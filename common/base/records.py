@@ -216,8 +216,7 @@ def read_settings(path: Path, model: type[_Model]) -> _Model:
     names it.
     """
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
-        return model.model_validate_json(json.dumps(values, default=str))
+        return model.model_validate_json(_as_json(path.read_text(encoding="utf-8")))
     except FileNotFoundError:
         raise InputError(f"{path} not found; create it with `init`") from None
     except RecursionError:
@@ -229,6 +228,10 @@ def read_settings(path: Path, model: type[_Model]) -> _Model:
         where = ".".join(str(part) for part in first["loc"])
         reason = KNOWN.get(first["type"]) or plain_reason(first["msg"])
         raise InputError(": ".join(filter(None, (str(path), where, reason)))) from None
+
+
+def _as_json(text: str) -> str:
+    return json.dumps(tomllib.loads(text), default=str)
 
 
 def plain_reason(words: str) -> str:

@@ -155,7 +155,7 @@ def open_packet(packet: Packet) -> Opened[Message]:
             "a message was changed on its way, or was not signed by its sender",
         )
     _check_blobs(packet, header)
-    message = _message(packet.header, header)
+    message = _message(packet.header)
     origin = header.sender, header.round, header.reply_to
     return Opened(
         message, packet.blobs, *origin, packet.digest, header.number, header.handovers
@@ -207,7 +207,8 @@ def _digest(blob: Blob) -> str:
     return hashlib.sha256(blob).hexdigest()
 
 
-def _message(content: bytes, header: Header) -> Message:
+def _message(content: bytes) -> Message:
+    header = _header(content)
     kind = KINDS.get(header.kind)
     if kind is None:
         raise Refused(
