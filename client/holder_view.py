@@ -16,9 +16,9 @@ from typing import Any
 from ridgeway.client.evidence import HolderRecord, SentItem
 from ridgeway.client.round.holder import CLIENT_TOML
 from ridgeway.client.round.spending import finite
-from ridgeway.common.base.files import sha256, stamp_if_there, without_folder
+from ridgeway.common.base.files import stamp_if_there, without_folder
 from ridgeway.common.base.records import MODE_SENTENCES
-from ridgeway.common.deploy.bundle import installed_sha256, source_files
+from ridgeway.common.deploy.bundle import installed_sha256, listed_files, source_files
 from ridgeway.common.protocol.invitation import INVITE
 from ridgeway.common.web.request_context import RequestMetrics
 from ridgeway.common.web.site import PageParts
@@ -213,10 +213,7 @@ def _bundle(record: HolderRecord) -> dict[str, Any]:
 
 @cache
 def _installed() -> dict[str, Any]:
-    files: list[dict[str, Any]] = [
-        {"name": name, "lines": content.count(b"\n"), "sha256": sha256(content)}
-        for name, content in source_files().items()
-    ]
+    files = listed_files(source_files())
     return {
         "sha256": installed_sha256(),
         "files": files,

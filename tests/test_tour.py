@@ -77,8 +77,8 @@ def test_two_masks_hide_each_vector_and_leave_the_total() -> None:
     ]
     session = run_session(5, vectors=vectors)
     assert np.array_equal(session.total, sum(vectors))
-    for place, sealed in session.sealed.items():
-        assert bytes(sealed.data) != vectors[place - 1].tobytes()
+    for member, sealed in session.sealed.items():
+        assert bytes(sealed.data) != vectors[member - 1].tobytes()
 
 
 def test_three_a_total_is_solved_to_the_weights_of_a_router(

@@ -30,13 +30,13 @@ from ridgeway.client.deploy.notices import (
 from ridgeway.client.round.holder import Holder
 from ridgeway.client.round.members import RosterChange, check_members, write_roster
 from ridgeway.common.base.errors import InputError
-from ridgeway.common.base.files import sha256
 from ridgeway.common.cli.terminal import Json, TextTable, argument, count, option, show
 from ridgeway.common.deploy.bundle import (
     bundle_changes,
     bundle_sha256,
     installed_bundle,
     installed_sha256,
+    listed_files,
     unpacked_bundle,
     write_files,
 )
@@ -84,11 +84,8 @@ def bundle(
         write_files(out, files)
     if holder and approved is False:
         holder.journal.append((SHOWN_BUNDLE, {"bundle": digest}))
-    listed = [
-        {"name": name, "lines": content.count(b"\n"), "sha256": sha256(content)}
-        for name, content in files.items()
-    ]
-    lines = sum(content.count(b"\n") for content in files.values())
+    listed = listed_files(files)
+    lines = sum(file["lines"] for file in listed)
     rows = [
         [file.change, file.name, f"+{file.added}", f"-{file.removed}", file.sha256]
         for file in changes

@@ -271,7 +271,7 @@ def _user_folder(name: str, general: str, usual: str) -> Path:
     )
 
 
-# JSON lines: records with a place, the text of a record, and folders of labelled test files.
+# JSON lines: records and where they stand, their texts, and folders of labelled test files.
 #
 # Lines are those of the file, not Unicode's.
 
@@ -300,13 +300,13 @@ def field_names(words: str) -> tuple[str, ...]:
     return names
 
 
-def record_text(record: Mapping[str, Any], fields: Sequence[str], place: str) -> str:
+def record_text(record: Mapping[str, Any], fields: Sequence[str], source: str) -> str:
     """The text of a record: that of the first field it has. A null is an empty text."""
     for name in fields:
         if name in record and record[name] is not None:
             if not isinstance(record[name], str):
                 raise CorpusError(
-                    f"{place}: field {name!r} holds {type(record[name]).__name__}, not "
+                    f"{source}: field {name!r} holds {type(record[name]).__name__}, not "
                     "text"
                 )
             return storable(record[name])
@@ -314,22 +314,22 @@ def record_text(record: Mapping[str, Any], fields: Sequence[str], place: str) ->
         return ""
     wanted = " or ".join(repr(name) for name in fields)
     raise CorpusError(
-        f"{place}: no field {wanted}; its fields are "
+        f"{source}: no field {wanted}; its fields are "
         f"{', '.join(map(str, record)) or 'none'}"
     )
 
 
-def parse_line(line: str, place: str) -> dict[str, Any]:
+def parse_line(line: str, source: str) -> dict[str, Any]:
     try:
         record = json.loads(line)
     except (ValueError, RecursionError) as error:
         reason = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
         raise CorpusError(
-            f"{place}: not JSON ({reason}); each line must be one record"
+            f"{source}: not JSON ({reason}); each line must be one record"
         ) from None
     if not isinstance(record, dict):
         raise CorpusError(
-            f"{place}: a record must be a JSON object, not {type(record).__name__}"
+            f"{source}: a record must be a JSON object, not {type(record).__name__}"
         )
     return record
 
@@ -351,9 +351,9 @@ def jsonl_texts(
         if text is not None:
             yield text
         elif line and not line.isspace():
-            place = f"{name}, line {number}"
+            source = f"{name}, line {number}"
             with tolerance:
-                yield record_text(parse_line(line, place), fields, place)
+                yield record_text(parse_line(line, source), fields, source)
 
 
 def _usual_text(line: str, fields: Sequence[str]) -> str | None:

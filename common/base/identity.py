@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
-from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import (
     Ed25519PrivateKey,
@@ -24,6 +23,15 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import (
 )
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_pem_private_key,
+    load_ssh_private_key,
+    load_ssh_public_key,
+)
 
 from ridgeway.common.base.errors import IdentityError, Refused
 from ridgeway.common.base.files import canonical_json, sha256
@@ -78,13 +86,16 @@ class Identity:
 def create_identity(path: Path) -> Identity:
     """Make a new key file that only its owner can read; an existing one is never overwritten."""
     key = Ed25519PrivateKey.generate()
-    pem = key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
-    )
-    write_key(path, pem)
+    write_key(path, private_pem(key))
     return Identity(key)
+
+
+def private_pem(
+    key: Ed25519PrivateKey | ec.EllipticCurvePrivateKey,
+    form: PrivateFormat = PrivateFormat.PKCS8,
+) -> bytes:
+    """A private key as its file holds it."""
+    return key.private_bytes(Encoding.PEM, form, NoEncryption())
 
 
 def write_key(path: Path, content: bytes) -> None:
@@ -102,7 +113,7 @@ def write_key(path: Path, content: bytes) -> None:
 
 def load_identity(path: Path) -> Identity:
     try:
-        key = serialization.load_pem_private_key(path.read_bytes(), password=None)
+        key = load_pem_private_key(path.read_bytes(), password=None)
     except FileNotFoundError:
         raise IdentityError(f"there is no key file {path}") from None
     except (ValueError, TypeError) as error:
@@ -184,7 +195,7 @@ class HandOver:
         return cls(**{**facts, "signatures": tuple(facts["signatures"])})
 
     def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "signatures": list(self.signatures)}
+        return asdict(self)
 
     @property
     def id(self) -> str:
@@ -354,19 +365,14 @@ def create_node_key(path: Path) -> str:
     overwrites.
     """
     key = ec.generate_private_key(ec.SECP384R1())
-    content = key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.OpenSSH,
-        serialization.NoEncryption(),
-    )
-    write_key(path, content)
+    write_key(path, private_pem(key, PrivateFormat.OpenSSH))
     return _line(key.public_key())
 
 
 def public_line(path: Path) -> str:
     """The public half of a key file, as the operator registers it."""
     try:
-        key = serialization.load_ssh_private_key(path.read_bytes(), password=None)
+        key = load_ssh_private_key(path.read_bytes(), password=None)
     except FileNotFoundError:
         raise IdentityError(f"there is no key file {path}") from None
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
@@ -393,7 +399,7 @@ def check_public_line(text: str) -> str:
             f" begins with {_KIND}"
         )
     try:
-        key = serialization.load_ssh_public_key(" ".join(words[:2]).encode())
+        key = load_ssh_public_key(" ".join(words[:2]).encode())
     except (ValueError, UnsupportedAlgorithm) as error:
         raise IdentityError(
             "the public line is damaged; copy it again from the holder's machine"
@@ -410,6 +416,4 @@ def _line(key: object, source: str = "the public line") -> str:
         raise IdentityError(
             f"{source} holds a key of another kind; a SuperNode's key is {_KIND}"
         )
-    return key.public_bytes(
-        serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
-    ).decode()
+    return key.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()

@@ -141,9 +141,8 @@ class Journal:
         number of entries.
         """
         previous = START
-        expected = 0
-        for number, time, kind, words, hash_ in self._rows():
-            expected += 1
+        rows = self._rows()
+        for expected, (number, time, kind, words, hash_) in enumerate(rows, 1):
             if number != expected:
                 raise JournalError(
                     f"{self.path}: entry {expected} is missing; restore the file from "
@@ -158,7 +157,7 @@ class Journal:
                     "modified after it was written; restore the file from a backup"
                 )
             previous = hash_
-        return expected
+        return len(rows)
 
     @contextmanager
     def _connected(self) -> Iterator[sqlite3.Connection]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import sys
@@ -258,7 +257,7 @@ def _seen() -> tuple[list[str], str]:
     """The GPUs, and the reason if there are none."""
     if not any(path.exists() for path in DRIVERS + POSSIBLE_DRIVERS):
         return [], "no NVIDIA driver found on this machine"
-    if importlib.util.find_spec("torch") is None:
+    if find_spec("torch") is None:
         return [], f"torch is not installed; {INSTALL}"
     try:
         import torch

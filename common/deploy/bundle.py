@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from ridgeway.common.base.errors import BundleError
 from ridgeway.common.base.files import IMPORT_ROOT, write_whole
@@ -195,6 +196,14 @@ def unpacked_bundle(content: bytes) -> dict[str, bytes]:
             " approve it"
         )
     return files
+
+
+def listed_files(files: Mapping[str, bytes]) -> list[dict[str, Any]]:
+    """What a careful reader of a bundle goes by: each file's name, lines and hash."""
+    return [
+        {"name": name, "lines": content.count(b"\n"), "sha256": bundle_sha256(content)}
+        for name, content in files.items()
+    ]
 
 
 @dataclass(frozen=True, slots=True)

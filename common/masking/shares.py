@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from itertools import accumulate
 from math import prod
+from operator import mul
 from typing import NamedTuple
 
 import numpy as np
@@ -158,20 +159,10 @@ def combine(shares: Mapping[int, bytes]) -> bytes:
     error.
     """
     points = {index: int.from_bytes(share, "big") for index, share in shares.items()}
-    if (
-        not points
-        or any(index < 1 for index in points)
-        or any(value >= PRIME for value in points.values())
-    ):
+    if not points or min(points) < 1 or max(points.values()) >= PRIME:
         raise MaskingError("not shares of a secret")
     weights = _weights(tuple(points))
-    secret = (
-        sum(
-            value * weight
-            for value, weight in zip(points.values(), weights, strict=True)
-        )
-        % PRIME
-    )
+    secret: int = sum(map(mul, points.values(), weights)) % PRIME
     if secret >> 256:
         raise MaskingError("the shares are not of one secret")
     return secret.to_bytes(SECRET_BYTES, "big")

@@ -85,6 +85,7 @@ def epsilon_of(rho: Cost, delta: float) -> float:
     return high / _STEPS
 
 
+@lru_cache(maxsize=16)
 def rho_for(epsilon: float, delta: float) -> Fraction:
     """The greatest ρ, a multiple of 2^−48, that stands for at most this ε; raises ValueError if
     there is none.
@@ -178,7 +179,7 @@ class Privacy(Record):
     @property
     def rho(self) -> Fraction:
         """What each vector that is opened costs a document at most."""
-        return _rho(self.epsilon, self.delta)
+        return rho_for(self.epsilon, self.delta)
 
     @property
     def sigma(self) -> int:
@@ -228,11 +229,6 @@ def surely_noised(members: int) -> int:
     """
     colluders = (members - 1) // 3
     return threshold_for(members) - colluders
-
-
-@lru_cache(maxsize=16)
-def _rho(epsilon: float, delta: float) -> Fraction:
-    return rho_for(epsilon, delta)
 
 
 def check_privacy(

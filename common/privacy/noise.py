@@ -171,7 +171,6 @@ def check_rows(rows: Integers) -> None:
 # costs nothing. Randomness is an argument.
 
 
-_Integers = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 Randomness = Callable[[int], bytes]
 """Gives so many random bytes."""
@@ -182,7 +181,7 @@ MAX_SIGMA = 1 << 48
 
 def discrete_gaussian(
     sigma: int, count: int, draw: Randomness = secrets.token_bytes
-) -> _Integers:
+) -> Integers:
     """So many independent numbers of a discrete Gaussian whose parameter σ is `sigma`."""
     if not 1 <= sigma <= MAX_SIGMA:
         raise ValueError(f"σ must be between 1 and 2^48, not {sigma}")
@@ -196,18 +195,18 @@ def discrete_gaussian(
     return np.concatenate(drawn_parts)
 
 
-def _laplace(scale: int, count: int, draw: Randomness) -> _Integers:
+def _laplace(scale: int, count: int, draw: Randomness) -> Integers:
     """About `count` numbers with a probability in proportion to exp(−|x|/scale)."""
     rest = _below(scale, 8 * count // 5 + 16, draw)
     rest = rest[_exponential(draw, len(rest), (rest, scale))]
     size = rest + scale * _successes(len(rest), draw)
     minus = _below(2, len(size), draw) == 1
     # else zero would come twice as often
-    once: _Integers = np.where(minus, -size, size)[~(minus & (size == 0))]
+    once: Integers = np.where(minus, -size, size)[~(minus & (size == 0))]
     return once
 
 
-def _is_kept(drawn: _Integers, sigma: int, draw: Randomness) -> Flags:
+def _is_kept(drawn: Integers, sigma: int, draw: Randomness) -> Flags:
     """Heads with probability exp(−(|y| − σ)²/2σ²), which makes Gaussian numbers of those of
     Laplace.
 
@@ -217,16 +216,14 @@ def _is_kept(drawn: _Integers, sigma: int, draw: Randomness) -> Flags:
     whole, rest = np.divmod(np.abs(np.abs(drawn) - sigma), sigma)
     alive = np.arange(len(drawn))
     alive = alive[_exponential(draw, len(alive), (rest, sigma), (rest, 2 * sigma))]
-    for times, parts in (
-        (whole**2, ((np.ones_like(rest), 2),)),
-        (whole, ((rest, sigma),)),
+    for times, part, by in (
+        (whole**2, np.ones_like(rest), 2),
+        (whole, rest, sigma),
     ):
         tossed = 0
         while (indices := np.flatnonzero(times[alive] > tossed)).size:
             tossing = alive[indices]
-            fell = _exponential(
-                draw, len(tossing), *((number[tossing], by) for number, by in parts)
-            )
+            fell = _exponential(draw, len(tossing), (part[tossing], by))
             alive = np.delete(alive, indices[~fell])
             tossed += 1
     kept = np.zeros(len(drawn), bool)
@@ -234,7 +231,7 @@ def _is_kept(drawn: _Integers, sigma: int, draw: Randomness) -> Flags:
     return kept
 
 
-def _successes(count: int, draw: Randomness) -> _Integers:
+def _successes(count: int, draw: Randomness) -> Integers:
     """How often a coin of exp(−1) falls on heads before the first tails."""
     times = np.zeros(count, np.int64)
     alive = np.arange(count)
@@ -244,7 +241,7 @@ def _successes(count: int, draw: Randomness) -> _Integers:
     return times
 
 
-def _exponential(draw: Randomness, count: int, *parts: tuple[_Integers, int]) -> Flags:
+def _exponential(draw: Randomness, count: int, *parts: tuple[Integers, int]) -> Flags:
     """Heads with probability exp(−γ); γ ≤ 1 is the product of the parts, numbers and what they are
     divided by.
 
@@ -263,7 +260,7 @@ def _exponential(draw: Randomness, count: int, *parts: tuple[_Integers, int]) ->
     return heads
 
 
-def _below(bound: int, count: int, draw: Randomness) -> _Integers:
+def _below(bound: int, count: int, draw: Randomness) -> Integers:
     """Uniform integers from 0 to bound − 1: bits that make a larger number are drawn again."""
     bits = (bound - 1).bit_length()
     if not bits:

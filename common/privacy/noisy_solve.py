@@ -73,40 +73,27 @@ class NoisyMeans:
 
 
 @one_blas_thread()
-def solve_columns(
+def solve_noisy(
     columns: Sums,
     counts: Integers,
     sigma_squared: float,
     prior: PublicPrior,
     scale: float,
+    products: Sums | None = None,
+    shares: float = 1.0,
 ) -> Matrix:
-    """Weights (h+1)×C of columns alone: how documents vary within a domain is what the prior says,
-    alike everywhere.
+    """Weights (h+1)×C of sums as they were opened.
 
-    columns, counts: h×C and C, as they were opened; sigma_squared: the variance of the noise on
-                     each of their numbers.
-    scale: the encoder's.
+    columns, counts: h×C and C; sigma_squared: the variance of the noise on each of their numbers.
+    scale:    the encoder's.
+    products: h×h, the sum of all documents' products vvᵀ, from which comes how they vary. Without
+              it they vary within a domain as the prior says, alike everywhere.
+    shares:   by what the variance of the noise on products, which members draw together, is above
+              `sigma_squared`.
     """
-    noisy = noisy_means("columns", columns, counts, sigma_squared)
-    return _weights(noisy, np.eye(prior.width) / prior.width, prior, scale)
-
-
-@one_blas_thread()
-def solve_full(
-    products: Sums,
-    columns: Sums,
-    counts: Integers,
-    sigma_squared: float,
-    prior: PublicPrior,
-    scale: float,
-    shares: float,
-) -> Matrix:
-    """The same where the sum of all documents' products vvᵀ was opened too, from which comes how
-    they vary.
-
-    shares: by what the variance of the noise on products, which members draw together, is above
-            `sigma_squared`.
-    """
+    if products is None:
+        noisy = noisy_means("columns", columns, counts, sigma_squared)
+        return _weights(noisy, np.eye(prior.width) / prior.width, prior, scale)
     noisy = noisy_means("full", columns, counts, sigma_squared)
     noise = math.sqrt(sigma_squared * shares) / VECTOR_LENGTH**2
     within = _within(products / VECTOR_LENGTH**2, noisy, noise)
@@ -236,9 +223,9 @@ def solve_private(
         counts = total.cross[-1]
         known = columns, counts, variance / length**2, prior, encoder.scale
         if privacy.mode == "columns":
-            return solve_columns(*known)
+            return solve_noisy(*known)
         products = total.gram[rows, rows] / length**2
-        return solve_full(products, *known, shares / length**2)
+        return solve_noisy(*known, products, shares / length**2)
 
     whole = solved(prior, 1.0)
     if not prior.sentences:

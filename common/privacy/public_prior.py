@@ -204,22 +204,15 @@ def make_prior(encoder: TableEncoder, groups: Sequence[Sequence[str]]) -> Public
     Groups of a few texts are taken together. Sentences need no text.
     """
     check_private_encoder(encoder)
-    few = [text for group in groups if len(group) < MIN_GROUP_TEXTS for text in group]
-    means = [
-        _means(encoder, group)
-        for group in (
-            *(group for group in groups if len(group) >= MIN_GROUP_TEXTS),
-            few,
-        )
-    ]
+    large = [group for group in groups if len(group) >= MIN_GROUP_TEXTS]
+    small = [text for group in groups if len(group) < MIN_GROUP_TEXTS for text in group]
+    means = [_means(encoder, group) for group in (*large, small)]
     means = [vectors for vectors in means if len(vectors)]
     if not means:
         raise InputError("no text for a prior; give a folder of public text")
     centre = np.mean([vectors.mean(axis=0) for vectors in means], axis=0)
-    within = sum(
-        (vectors - vectors.mean(axis=0)).T @ (vectors - vectors.mean(axis=0))
-        for vectors in means
-    ) / sum(map(len, means))
+    apart = [vectors - vectors.mean(axis=0) for vectors in means]
+    within = sum(part.T @ part for part in apart) / sum(map(len, means))
     whitening = _inverse_root(within + _token_covariance(encoder) / TOKENS_PER_TEXT)
     tokens = _rounded(centre, whitening / np.sqrt(len(centre)))
     reader = encoder.sentence_encoder

@@ -19,7 +19,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from ridgeway.common.base.errors import CertificateError
 from ridgeway.common.base.files import write_whole
-from ridgeway.common.base.identity import write_key
+from ridgeway.common.base.identity import private_pem, write_key
 
 CA_DAYS = 3650
 SERVER_DAYS = 730
@@ -52,7 +52,7 @@ def create_authority(folder: Path, hosts: Sequence[str]) -> None:
                 " overwritten"
             )
     folder.mkdir(parents=True, exist_ok=True)
-    write_key(folder / "ca.key", _pem(ec.generate_private_key(CURVE)))
+    write_key(folder / "ca.key", private_pem(ec.generate_private_key(CURVE)))
     renew_authority(folder)
     renew_server_certificate(folder, hosts)
 
@@ -77,7 +77,7 @@ def renew_server_certificate(folder: Path, hosts: Sequence[str]) -> None:
         )
         .add_extension(_usage("digital_signature"), critical=True)
     )
-    write_whole(folder / "server.key", _pem(key), private=True)
+    write_whole(folder / "server.key", private_pem(key), private=True)
     _sign(builder, signer, folder / "server.crt")
 
 
@@ -90,7 +90,7 @@ def renew_authority(folder: Path, *, new_key: bool = False) -> None:
     """
     path = folder / "ca.key"
     if new_key:
-        write_whole(path, _pem(ec.generate_private_key(CURVE)), private=True)
+        write_whole(path, private_pem(ec.generate_private_key(CURVE)), private=True)
     key = _read_key(path)
     builder = (
         _builder(AUTHORITY_NAME, key.public_key(), key, CA_DAYS)
@@ -214,14 +214,6 @@ def _sign(
 ) -> None:
     certificate = builder.sign(signer, hashes.SHA384())
     write_whole(path, certificate.public_bytes(serialization.Encoding.PEM))
-
-
-def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    return key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
-    )
 
 
 def _read_certificate(path: Path) -> x509.Certificate:

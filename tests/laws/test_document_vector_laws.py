@@ -6,12 +6,14 @@ from __future__ import annotations
 
 from itertools import chain
 from math import isqrt
+from operator import mul, sub
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from ridgeway.common.base.errors import ShapeMismatch
@@ -30,6 +32,7 @@ from ridgeway.common.privacy.public_prior import (
     Whitening,
     token_sums,
 )
+from ridgeway.common.text.tokenizer import Ids
 
 WIDTH, ROWS = 5, 40
 LARGEST = MAX_ROW_SUM // WIDTH - 1
@@ -50,12 +53,9 @@ centres = arrays(
 documents = st.lists(st.lists(st.integers(0, ROWS - 1), max_size=30), max_size=8)
 
 
-def flat(
-    texts: list[list[int]],
-) -> tuple[np.ndarray[tuple[int], np.dtype[np.int32]], Integers]:
-    return np.array(list(chain(*texts)), dtype=np.int32), np.array(
-        [len(text) for text in texts], dtype=np.int64
-    )
+def flat(texts: list[list[int]]) -> tuple[Ids, Integers]:
+    ids = np.array([*chain(*texts)], dtype=np.int32)
+    return ids, np.array([*map(len, texts)], dtype=np.int64)
 
 
 @given(rows)
@@ -63,19 +63,19 @@ def test_no_row_is_longer_than_the_bound_and_none_much_shorter(
     given_rows: Integers,
 ) -> None:
     """The sensitivity is a fact about integers; it is also used up, so that noise is not wasted."""
-    for row, found in zip(
+    for row, unit in zip(
         given_rows.tolist(), unit_rows(given_rows).tolist(), strict=True
     ):
-        square = sum(each * each for each in found)
+        square = sum(number * number for number in unit)
         assert square <= VECTOR_LENGTH**2
         assert not any(row) or isqrt(square) >= VECTOR_LENGTH - len(row) - 1
-        assert all(one * other >= 0 for one, other in zip(row, found, strict=True))
+        assert all(one * other >= 0 for one, other in zip(row, unit, strict=True))
 
 
 @given(tables, whitenings, centres, documents)
 def test_vectors_are_those_of_whole_number_arithmetic(
-    table: np.ndarray[tuple[int, int], np.dtype[np.int16]],
-    whitening: np.ndarray[tuple[int, int], np.dtype[np.int32]],
+    table: NDArray[np.int16],
+    whitening: NDArray[np.int32],
     centre: Integers,
     texts: list[list[int]],
 ) -> None:
@@ -85,33 +85,28 @@ def test_vectors_are_those_of_whole_number_arithmetic(
     prior = PublicPrior("e" * 64, Whitening(centre, whitening, 0))
 
     def seen(text: list[int]) -> list[int]:
-        sums = [
-            sum(int(table[token, place]) for token in text) for place in range(WIDTH)
+        if not text:
+            return [0] * WIDTH
+        sums = [sum(column) for column in zip(*table[text].tolist(), strict=True)]
+        means = [
+            ((total << MEAN_BITS + 1) + len(text)) // (2 * len(text)) for total in sums
         ]
-        means = (
-            [((each << MEAN_BITS + 1) + len(text)) // (2 * len(text)) for each in sums]
-            if text
-            else centre.tolist()
-        )
-        moved = [one - other for one, other in zip(means, centre.tolist(), strict=True)]
-        return [
-            sum(int(p) * d for p, d in zip(line, moved, strict=True))
-            for line in whitening
-        ]
+        moved = list(map(sub, means, centre.tolist()))
+        return [sum(map(mul, line, moved)) for line in whitening.tolist()]
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(document_vectors_module, "_BEGINNING_TOKENS", 7)
-        found = document_vectors(prior, *flat(texts), table)
+        vectors = document_vectors(prior, *flat(texts), table)
     parts = [[seen(text) for text in texts], [seen(text[:7]) for text in texts]]
     whole, begun = (
         unit_rows(np.array(part, dtype=np.int64).reshape(-1, WIDTH)) for part in parts
     )
-    assert np.array_equal(found, unit_rows(whole + begun))
+    assert np.array_equal(vectors, unit_rows(whole + begun))
 
 
 @given(tables, documents, st.integers(1, 7))
 def test_sums_over_tokens_do_not_depend_on_how_long_documents_are_cut(
-    table: np.ndarray[tuple[int, int], np.dtype[np.int16]],
+    table: NDArray[np.int16],
     texts: list[list[int]],
     chunk: int,
 ) -> None:
@@ -119,9 +114,9 @@ def test_sums_over_tokens_do_not_depend_on_how_long_documents_are_cut(
     ids, lengths = flat(texts)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("ridgeway.common.privacy.public_prior.MAX_CHUNK_TOKENS", chunk)
-        found = token_sums(ids, lengths, table)
+        sums = token_sums(ids, lengths, table)
     expected = [table[text].sum(axis=0, dtype=np.int64) for text in texts]
-    assert np.array_equal(found, np.array(expected, dtype=np.int64).reshape(-1, WIDTH))
+    assert np.array_equal(sums, np.array(expected, dtype=np.int64).reshape(-1, WIDTH))
 
 
 def test_threads_blocks_and_neighbours_change_nothing() -> None:
@@ -141,14 +136,10 @@ def test_threads_blocks_and_neighbours_change_nothing() -> None:
     together = document_vectors(prior, ids, lengths, table)
     starts = np.concatenate([[0], np.cumsum(lengths)])
     with threadpool_limits(1):
-        for place in (0, 1023, 1024, 2499):
-            alone = document_vectors(
-                prior,
-                ids[starts[place] : starts[place + 1]],
-                lengths[place : place + 1],
-                table,
-            )
-            assert np.array_equal(alone[0], together[place])
+        for index in (0, 1023, 1024, 2499):
+            document = ids[starts[index] : starts[index + 1]]
+            alone = document_vectors(prior, document, lengths[[index]], table)
+            assert np.array_equal(alone[0], together[index])
 
 
 def test_a_table_of_another_width_is_refused() -> None:

@@ -16,7 +16,7 @@ from scipy.stats import chisquare
 from ridgeway.common.base.errors import MaskingError, Refused
 from ridgeway.common.masking.agreement import threshold_for
 from ridgeway.common.masking.member import reveal
-from ridgeway.common.masking.reference_session import Transcript
+from ridgeway.common.masking.reference_session import Step, Transcript
 from ridgeway.common.masking.shares import (
     BLOCK,
     COMPLETE,
@@ -28,6 +28,7 @@ from ridgeway.common.masking.shares import (
     split,
     unpack_by_member,
 )
+from tests.support.making import refusing
 from tests.support.masked_session import (
     SUM_NAMES,
     fixed_random,
@@ -37,6 +38,7 @@ from tests.support.masked_session import (
 from tests.support.seeds import few_examples
 
 LARGEST = 1 << 61
+STEPS: st.SearchStrategy[Step] = st.sampled_from(("share", "send", "open"))
 
 
 def vectors(members: int, size: int, seed: int = 0) -> list[NDArray[np.int64]]:
@@ -119,27 +121,15 @@ def opened_as_plain(members: int, most_gone: int, data: st.DataObject) -> Transc
     """
     spare = members - threshold_for(members)
     order = data.draw(st.permutations(range(1, members + 1)))
-    away = sorted(
-        data.draw(st.lists(st.sampled_from(range(3)), max_size=min(spare, most_gone)))
-    )
-    stages = {
-        stage: [order[index] for index, each in enumerate(away) if each == stage]
-        for stage in range(3)
-    }
+    steps = data.draw(st.lists(STEPS, max_size=min(spare, most_gone)))
+    fallen = dict(zip(order, steps, strict=False))
     given_ = vectors(members, 40, members)
-    lot = data.draw(st.sampled_from(SUM_NAMES))
-    run = run_session(
-        members,
-        lot,
-        given_,
-        not_shared=stages[0],
-        not_sent=stages[1],
-        not_opened=stages[2],
-    )
+    sum_name = data.draw(st.sampled_from(SUM_NAMES))
+    run = run_session(members, sum_name, given_, fallen)
     counted = [
         vector
-        for index, vector in enumerate(given_, start=1)
-        if index not in (*stages[0], *stages[1])
+        for member, vector in enumerate(given_, start=1)
+        if fallen.get(member, "open") == "open"
     ]
     assert np.array_equal(run.total, np.sum(counted, axis=0))
     return run
@@ -165,8 +155,8 @@ def test_the_opened_sum_of_a_large_cohort_is_the_plain_sum(
     with small_neighbourhoods(5, 2):
         run = opened_as_plain(members, 3, data)
     assert all(
-        len(holders) == 5 and index not in holders
-        for index, holders in run.holders.items()
+        len(holders) == 5 and member not in holders
+        for member, holders in run.holders.items()
     )
     assert len(run.locks) >= threshold_for(members)
 
@@ -179,67 +169,56 @@ def test_a_cohort_of_true_size_opens_with_a_sixth_away_and_not_with_a_lock_less(
     of anybody.
     """
     members = COMPLETE + 1
-    given_, away = vectors(members, 8), range(1, members // MAX_GONE + 1)
-    run = run_session(members, "sums", given_, not_sent=away)
-    agreement, shared, sent = (
-        run.agreement,
-        list(run.agreement.indices),
-        sorted(run.reveals),
+    given_, away = vectors(members, 8), members // MAX_GONE
+    run = run_session(
+        members, "sums", given_, dict.fromkeys(range(1, away + 1), "send")
     )
-    assert np.array_equal(run.total, np.sum(given_[len(away) :], axis=0))
-    own = sent[0]
-    few = dict(list(run.locks.items())[: agreement.threshold - 1])
+    shared, sent = run.agreement.indices, sorted(run.reveals)
+    assert np.array_equal(run.total, np.sum(given_[away:], axis=0))
+    first = sent[0]
+    held = run.held[first]
+    asked = run.agreement, first, "sums", held, shared, sent
+    few = dict(list(run.locks.items())[: run.agreement.threshold - 1])
     with pytest.raises(Refused, match="signatures of 1 members are missing"):
-        reveal(
-            agreement,
-            own,
-            "sums",
-            run.held[own],
-            shared,
-            sent,
-            run.confirmations,
-            locks=few,
-        )
-    dealer = min(index for index in run.held[own] if index in sent)
+        reveal(*asked, run.confirmations, locks=few)
+    dealer = min(member for member in held if member in sent)
     signed, locks = (
-        {index: each for index, each in given.items() if index != dealer}
-        for given in (run.confirmations, run.locks)
+        {member: word for member, word in words.items() if member != dealer}
+        for words in (run.confirmations, run.locks)
     )
     with pytest.raises(Refused, match="has not signed"):
-        reveal(agreement, own, "sums", run.held[own], shared, sent, signed, locks=locks)
-    with_lock = reveal(
-        agreement, own, "sums", run.held[own], shared, sent, signed, locks=run.locks
-    )
-    assert with_lock == run.reveals[own]  # who has locked a set has signed it
+        reveal(*asked, signed, locks=locks)
+    # who has locked a set has signed it
+    assert reveal(*asked, signed, locks=run.locks) == run.reveals[first]
     colluding = set(shared[::3][: (members - 1) // 3])
     assert all(
-        len(holders & colluding) < agreement.share_threshold
+        len(holders & colluding) < run.agreement.share_threshold
         for holders in run.holders.values()
     )
 
 
 def test_a_large_cohort_opens_nothing_if_too_few_hold_a_members_shares() -> None:
     """However many others are left."""
-    with small_neighbourhoods(3, 3), pytest.raises(Refused) as refusal:
-        run_session(10, "sums", vectors(10, 8), not_opened=[1, 2, 3])
-    assert refusal.value.code == "too_few_shares"
+    with small_neighbourhoods(3, 3), refusing("too_few_shares"):
+        run_session(10, fallen=dict.fromkeys((1, 2, 3), "open"))
 
 
-@pytest.mark.parametrize("stage", ["not_shared", "not_sent", "not_opened"])
+@pytest.mark.parametrize(
+    ("step", "code"),
+    [
+        ("share", "too_few_survivors"),
+        ("send", "too_few_survivors"),
+        ("open", "too_few_shares"),
+    ],
+)
 @pytest.mark.parametrize("members", [3, 4, 7])
 def test_one_member_fewer_than_the_threshold_opens_nothing(
-    members: int, stage: str
+    members: int, step: Step, code: str
 ) -> None:
     """The session ends in a refusal that says so."""
-    gone = list(range(1, members - threshold_for(members) + 2))
-    codes = {
-        "not_shared": "too_few_survivors",
-        "not_sent": "too_few_survivors",
-        "not_opened": "too_few_shares",
-    }
-    with pytest.raises(Refused) as refusal:
-        run_session(members, "sums", vectors(members, 8), **{stage: gone})  # type: ignore[arg-type]
-    assert refusal.value.code == codes[stage]
+    gone = range(1, members - threshold_for(members) + 2)
+    with refusing(code):
+        run_session(members, fallen=dict.fromkeys(gone, step))
 
 
 @given(
@@ -289,31 +268,27 @@ def test_sums_within_the_bound_are_exact_though_parts_of_them_wrap_around(
 # Noise
 
 
-def all_sealed(size: int) -> dict[str, NDArray[np.uint64]]:
-    """The same numbers, sealed by every member, for every lot, in two sessions of the very same
-    members.
+def all_sealed(size: int) -> list[NDArray[np.uint64]]:
+    """The same numbers, sealed by every member, for every sum, in two sessions of the very same
+    members with the very same secrets.
     """
     same = [np.full(size, 12_345, dtype=np.int64)] * 4
-    sealed = {}
-    for round_ in ("5" * 32, "6" * 32):  # the same members with the very same secrets
-        for lot in SUM_NAMES:
-            for index, vector in run_session(
-                4, lot, same, seed="one", round_=round_
-            ).sealed.items():
-                sealed[f"{round_} {lot} {index}"] = np.frombuffer(
-                    vector.data, dtype="<u8"
-                )
-    return sealed
+    return [
+        np.frombuffer(vector.data, dtype="<u8")
+        for round_ in ("5" * 32, "6" * 32)
+        for sum_name in SUM_NAMES
+        for vector in run_session(4, sum_name, same, round_=round_).sealed.values()
+    ]
 
 
 def test_equal_vectors_sealed_anywhere_have_nothing_in_common() -> None:
-    """Members, lots, rounds with the very same keys: each two differ by noise, in every byte, and
+    """Members, sums, rounds with the very same keys: each two differ by noise, in every byte, and
     do not correlate.
     """
     size = 1 << 13
     sealed = all_sealed(size)
     assert len(sealed) == 2 * len(SUM_NAMES) * 4
-    for one, other in combinations(sealed.values(), 2):
+    for one, other in combinations(sealed, 2):
         for between in (one - other, one + other, one ^ other):
             assert (
                 chisquare(np.bincount(between.view(np.uint8), minlength=256)).pvalue

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import MappingProxyType
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from ridgeway.common.masking.reference_session import (
 from ridgeway.common.masking.shares import Neighbourhood, Random
 
 SUM_NAMES = ("sums", "counts")
+EVERYBODY_STAYS: Mapping[int, Step] = MappingProxyType({})
 
 
 @contextmanager
@@ -55,33 +57,24 @@ def fixed_random(seed: str) -> Random:
 
 def run_session(
     members: int,
-    lot: str = "sums",
+    sum_name: str = "sums",
     vectors: Sequence[NDArray[np.int64]] | None = None,
+    fallen: Mapping[int, Step] = EVERYBODY_STAYS,
     *,
     seed: str = "session",
     round_: str = ROUND,
-    not_shared: Collection[int] = (),
-    not_sent: Collection[int] = (),
-    not_opened: Collection[int] = (),
 ) -> Transcript:
-    """A session of members whose keys and secrets the seed gives; some may fall away at each
-    step.
+    """A session of members whose keys and secrets the seed gives; `fallen` names the first step
+    that a member does not take.
     """
 
-    def random(purpose: str, place: int) -> Random:
-        return fixed_random(
-            f"{seed} {purpose} {place - 1 if purpose == 'secrets' else place}"
-        )
+    def random(purpose: str, member: int) -> Random:
+        number = member - 1 if purpose == "secrets" else member
+        return fixed_random(f"{seed} {purpose} {number}")
 
-    stages: dict[Step, Collection[int]] = {
-        "open": not_opened,
-        "send": not_sent,
-        "share": not_shared,
-    }
-    fallen = {place: step for step, places in stages.items() for place in places}
     identities = sorted(
         (_identity(f"{seed} {index}") for index in range(members)),
-        key=lambda each: each.public,
+        key=lambda identity: identity.public,
     )
     given = vectors or [np.zeros(4, dtype=np.int64)] * members
     return masked_sum(
@@ -90,7 +83,7 @@ def run_session(
         fallen,
         random,
         sum_names=SUM_NAMES,
-        sum_name=lot,
+        sum_name=sum_name,
         round_=round_,
     )
 

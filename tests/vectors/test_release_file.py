@@ -8,7 +8,7 @@ import hashlib
 import json
 import re
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -191,25 +191,16 @@ def test_the_bytes_of_a_release_with_words_are_fixed(tmp_path: Path) -> None:
 # Touched
 
 
-def each_flip(
+def refused_flips(
     folder: Path, name: str, mask: int, most: int = 200
-) -> list[tuple[int, str]]:
-    """Flip bytes one at a time: (position, what was said), or (position, "") where the release was
-    still accepted.
-    """
+) -> Iterator[tuple[int, str]]:
+    """Flip bytes one at a time: (position, what the refusal says)."""
     whole = (folder / name).read_bytes()
-    said = []
     for position in range(0, len(whole), max(1, len(whole) // most)):
         flipped = bytearray(whole)
         flipped[position] ^= mask
         (folder / name).write_bytes(flipped)
-        try:
-            load_release(folder)
-            said.append((position, ""))
-        except ReleaseError as error:
-            said.append((position, str(error)))
-    (folder / name).write_bytes(whole)
-    return said
+        yield position, refusal(folder)
 
 
 @pytest.mark.parametrize("mask", [0x01, 0x20, 0xFF])
@@ -218,13 +209,8 @@ def test_a_flipped_byte_in_a_file_is_refused_and_the_file_named(
     release: Path, name: str, mask: int
 ) -> None:
     """Every byte is verified before anything is used."""
-    flips = each_flip(release, name, mask)
-    assert len(flips) >= 200
-    assert [
-        (position, words)
-        for position, words in flips
-        if str(release / name) not in words
-    ] == []
+    for position, words in refused_flips(release, name, mask):
+        assert str(release / name) in words, position
 
 
 @pytest.mark.parametrize(("mask", "most"), [(0x01, 1 << 20), (0x80, 200), (0xFF, 200)])
@@ -234,7 +220,7 @@ def test_a_flipped_byte_in_the_manifest_is_refused_and_the_manifest_named(
     """No byte of it can change unseen; only another version is told by the folder, since it may be
     no damage.
     """
-    for position, words in each_flip(release, MANIFEST, mask, most):
+    for position, words in refused_flips(release, MANIFEST, mask, most):
         seen = str(release / MANIFEST) in words or f"{release} has version" in words
         assert seen, position
 
@@ -243,33 +229,29 @@ def spaced(digits: str) -> str:
     return f"{digits[:2]} {digits[2:]}"
 
 
-SIGNATURES: dict[str, Callable[[dict[str, str]], object]] = {
-    "none": lambda true: None,
-    "text": lambda true: "text",
-    "a list": lambda true: [],
-    "nothing in it": lambda true: {},
-    "a key alone": lambda true: {"key": PUBLIC},
-    "numbers": lambda true: {"key": 1, "value": 2},
-    "no digits": lambda true: {"key": "", "value": ""},
-    "another's key": lambda true: true | {"key": fixed_identity(8).public},
-    "a key in another case": lambda true: true | {"key": true["key"].upper()},
-    "a key with a space": lambda true: true | {"key": spaced(true["key"])},
-    "a value in another case": lambda true: true | {"value": true["value"].upper()},
-    "a value with a space": lambda true: true | {"value": spaced(true["value"])},
-}
+def other_signatures(true: dict[str, str]) -> list[Any]:
+    """What may stand in the place of a signature: nothing, other things, other spellings."""
+    key, value = true["key"], true["value"]
+    return [
+        *(None, "text", [], {}, {"key": PUBLIC}),
+        *({"key": 1, "value": 2}, {"key": "", "value": ""}),
+        *(
+            true | {"key": other}
+            for other in (fixed_identity(8).public, key.upper(), spaced(key))
+        ),
+        *(true | {"value": other} for other in (value.upper(), spaced(value))),
+    ]
 
 
-@pytest.mark.parametrize("name", SIGNATURES)
-def test_a_manifest_under_another_signature_is_refused(
-    release: Path, name: str
-) -> None:
+def test_a_manifest_under_another_signature_is_refused(release: Path) -> None:
     """A release has one form: nothing unsigned is used, a key or a signature that is written
     differently was touched, and naming another signer does not make a signature.
     """
     manifest = json.loads((release / MANIFEST).read_bytes())
-    manifest["signature"] = SIGNATURES[name](manifest["signature"])
-    (release / MANIFEST).write_bytes(canonical_json(manifest))
-    assert str(release / MANIFEST) in refusal(release)
+    for signature in other_signatures(manifest["signature"]):
+        changed = canonical_json(manifest | {"signature": signature})
+        (release / MANIFEST).write_bytes(changed)
+        assert str(release / MANIFEST) in refusal(release), signature
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -292,61 +274,54 @@ def test_a_place_without_a_release_is_named(release: Path) -> None:
         assert str(path) in refusal(path)
 
 
-SPACED: dict[str, Callable[[bytes], bytes]] = {
-    "a line at the end": lambda raw: raw + b"\n",
-    "a space at the end": lambda raw: raw + b" ",
-    "a space at the start": lambda raw: b" " + raw,
-    "no last line end": lambda raw: raw.rstrip(),
-    "lines ended as on Windows": lambda raw: raw.replace(b"\n", b"\r\n"),
-    "a byte order mark": lambda raw: b"\xef\xbb\xbf" + raw,
-    "a space within": lambda raw: raw.replace(b'"version": 1', b'"version":  1'),
-    "one line": lambda raw: json.dumps(json.loads(raw), sort_keys=True).encode(),
-    "another order": lambda raw: (
-        json.dumps(dict(reversed(json.loads(raw).items())), indent=1).encode() + b"\n"
-    ),
-    "escaped letters": lambda raw: raw.replace("é".encode(), rb"\u00e9"),
-    "a name twice": lambda raw: raw.replace(
-        b'"version": 1', b'"version": 1,\n "version": 1'
-    ),
-    "another number": lambda raw: raw.replace(
-        b'"temperature": 0.5', b'"temperature": 0.50'
-    ),
-    "nothing": lambda raw: b"",
-    "an empty object": lambda raw: b"{}",
-    "a list": lambda raw: b"[]",
-    "null": lambda raw: b"null",
-    "a number": lambda raw: b"7",
-    "text": lambda raw: b'"text"',
-    "no UTF-8": lambda raw: b"\xff\xfe",
-    "a nest without end": lambda raw: b"[" * 100_000,
-    "not a number": lambda raw: b'{"format": NaN}',
-    "zeros": lambda raw: b"\0" * 64,
-}
+def rewritten(raw: bytes) -> dict[str, bytes]:
+    """A manifest in other bytes: some mean the same, others are no manifest."""
+    facts = json.loads(raw)
+    turned = dict(reversed(facts.items()))
+    return {
+        "a line at the end": raw + b"\n",
+        "a space at the end": raw + b" ",
+        "a space at the start": b" " + raw,
+        "no last line end": raw.rstrip(),
+        "lines ended as on Windows": raw.replace(b"\n", b"\r\n"),
+        "a byte order mark": b"\xef\xbb\xbf" + raw,
+        "a space within": raw.replace(b'"version": 1', b'"version":  1'),
+        "one line": json.dumps(facts, sort_keys=True).encode(),
+        "another order": json.dumps(turned, indent=1).encode() + b"\n",
+        "escaped letters": raw.replace("é".encode(), rb"\u00e9"),
+        "a name twice": raw.replace(b'"version": 1', b'"version": 1,\n "version": 1'),
+        "another number": raw.replace(b'"temperature": 0.5', b'"temperature": 0.50'),
+        "nothing": b"",
+        "an empty object": b"{}",
+        "a list": b"[]",
+        "null": b"null",
+        "a number": b"7",
+        "text": b'"text"',
+        "no UTF-8": b"\xff\xfe",
+        "a nest without end": b"[" * 100_000,
+        "not a number": b'{"format": NaN}',
+        "zeros": b"\0" * 64,
+    }
 
 
-@pytest.mark.parametrize("change", SPACED)
-def test_a_manifest_written_differently_is_refused(release: Path, change: str) -> None:
+def test_a_manifest_written_differently_is_refused(release: Path) -> None:
     """What is signed is what is there, to the byte; a manifest that only means the same was
     touched. JSON of another shape, deep nests and no JSON at all are damage, not a crash.
     """
     raw = (release / MANIFEST).read_bytes()
-    changed = SPACED[change](raw)
-    assert changed != raw
-    (release / MANIFEST).write_bytes(changed)
-    assert str(release / MANIFEST) in refusal(release)
+    for change, changed in rewritten(raw).items():
+        assert changed != raw
+        (release / MANIFEST).write_bytes(changed)
+        assert str(release / MANIFEST) in refusal(release), change
 
 
-def test_a_signature_of_another_release_is_refused(
-    release: Path, tmp_path: Path
-) -> None:
+def test_a_signature_of_another_release_is_refused(release: Path) -> None:
     """A signature holds for one manifest."""
+    first = json.loads((release / MANIFEST).read_bytes())
     sign_again(release, fixed_identity(), {"domains": ["code", "physics"]})
-    other = json.loads((release / MANIFEST).read_bytes())
-    write(tmp_path / "second")
-    mine = json.loads((tmp_path / "second" / MANIFEST).read_bytes())
-    (release / MANIFEST).write_bytes(
-        canonical_json({**other, "signature": mine["signature"]})
-    )
+    second = json.loads((release / MANIFEST).read_bytes())
+    mixed = second | {"signature": first["signature"]}
+    (release / MANIFEST).write_bytes(canonical_json(mixed))
     assert "changed after it was signed" in refusal(release)
 
 

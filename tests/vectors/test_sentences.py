@@ -26,10 +26,10 @@ def digests(encoder: UseEncoder) -> dict[str, dict[str, str]]:
     starts = np.cumsum(lengths)[:-1]
     return {
         name: {
-            "ids": hashlib.sha256(own.astype("<i4").tobytes()).hexdigest(),
+            "ids": hashlib.sha256(row.astype("<i4").tobytes()).hexdigest(),
             "vector": hashlib.sha256(vector.tobytes()).hexdigest(),
         }
-        for name, own, vector in zip(TEXTS, np.split(ids, starts), vectors, strict=True)
+        for name, row, vector in zip(TEXTS, np.split(ids, starts), vectors, strict=True)
     }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import subprocess
 import sys
 from collections.abc import Callable
@@ -28,9 +27,7 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Machine:
         monkeypatch.setattr(devices, "DRIVERS", here if driver else gone)
         monkeypatch.setattr(devices, "POSSIBLE_DRIVERS", here if perhaps else gone)
         monkeypatch.setattr(
-            importlib.util,
-            "find_spec",
-            lambda name: None if torch is None else object(),
+            devices, "find_spec", lambda name: None if torch is None else object()
         )
         if torch is not None:
             monkeypatch.setitem(sys.modules, "torch", torch)

@@ -142,10 +142,10 @@ def test_a_key_of_another_kind_is_refused(tmp_path: Path) -> None:
     with pytest.raises(IdentityError, match="unsupported key type"):
         load_identity(tmp_path / "key")
     locked = serialization.BestAvailableEncryption(b"word")
-    own = Ed25519PrivateKey.generate().private_bytes(
+    protected = Ed25519PrivateKey.generate().private_bytes(
         serialization.Encoding.PEM, form, locked
     )
-    (tmp_path / "key").write_bytes(own)
+    (tmp_path / "key").write_bytes(protected)
     with pytest.raises(IdentityError, match="not a private key"):
         load_identity(tmp_path / "key")
 

@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ridgeway.common.base.errors import JournalError
-from ridgeway.common.base.journal import Journal, JournalEntry
+from ridgeway.common.base.journal import Journal
 from tests.support.waiting import MAX_WAIT_S
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -76,11 +76,13 @@ def test_what_was_appended_is_read_back_in_its_order_and_verifies(
 
 
 def test_a_journal_that_is_not_there_is_empty(tmp_path: Path) -> None:
-    """And reading does not make it."""
+    """And reading does not make it. So is an empty file, as SQLite has it."""
     journal = Journal(tmp_path / "journal.db")
     assert journal.entries() == []
     assert journal.verify() == 0
     assert not journal.path.exists()
+    journal.path.touch()
+    assert journal.verify() == 0
 
 
 def test_an_entry_that_is_no_longer_json_is_not_left_out_in_silence(
@@ -124,38 +126,24 @@ def test_any_change_of_any_column_of_any_entry_is_noticed(
     must_not_verify(journal)
 
 
-MOVE = "update entries set number = ? where number = ?"
-TAMPERING: dict[str, list[tuple[Any, ...]]] = {
-    **{
-        f"{number} is taken out": [("delete from entries where number = ?", number)]
-        for number in (1, 2, 3)
-    },
-    **{
-        f"{number} is taken out and the later ones are counted anew": [
-            ("delete from entries where number = ?", number),
-            ("update entries set number = number - 1 where number > ?", number),
-        ]
-        for number in (1, 2, 3)
-    },
-    **{
-        f"{one} and {other} change places": [
-            (MOVE, 99, one),
-            (MOVE, one, other),
-            (MOVE, other, 99),
-        ]
-        for one, other in ((1, 2), (1, 4), (2, 3), (3, 4))
-    },
-}
-
-
-@pytest.mark.parametrize("what", TAMPERING)
-def test_entries_that_were_taken_out_or_changed_places_are_noticed(
-    tmp_path: Path, what: str
-) -> None:
-    """The chain holds all of them in one order. Only its end can be cut off unseen."""
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_an_entry_that_was_taken_out_is_noticed(tmp_path: Path, number: int) -> None:
+    """Also where the later ones are counted anew. Only the end of a chain can be cut off unseen."""
     journal = filled(tmp_path)
-    for command, *values in TAMPERING[what]:
-        change(journal, command, *values)
+    change(journal, "delete from entries where number = ?", number)
+    must_not_verify(journal)
+    change(journal, "update entries set number = number - 1 where number > ?", number)
+    must_not_verify(journal)
+
+
+@pytest.mark.parametrize(("one", "other"), [(1, 2), (1, 4), (2, 3), (3, 4)])
+def test_entries_that_changed_places_are_noticed(
+    tmp_path: Path, one: int, other: int
+) -> None:
+    """The chain holds all of them in one order."""
+    journal = filled(tmp_path)
+    for new, old in ((99, one), (one, other), (other, 99)):
+        change(journal, "update entries set number = ? where number = ?", new, old)
     must_not_verify(journal)
 
 
@@ -174,23 +162,15 @@ def test_an_entry_put_in_between_or_copied_from_another_journal_is_noticed(
 
 
 @pytest.mark.parametrize(
-    "content",
-    [b"", b"not a database at all" * 60, b"SQLite format 3\x00" + bytes(4000)],
+    "content", [b"not a database at all" * 60, b"SQLite format 3\x00" + bytes(4000)]
 )
 def test_a_damaged_file_is_an_error_in_words(tmp_path: Path, content: bytes) -> None:
-    """An empty one is a journal without entries, as SQLite has it."""
     path = tmp_path / "journal.db"
     path.write_bytes(content)
-    if not content:
-        assert Journal(path).verify() == 0
-        return
-    for act in (
-        Journal(path).entries,
-        Journal(path).verify,
-        lambda: Journal(path).append(("kind", {})),
-    ):
-        with pytest.raises(JournalError, match="is unusable"):
-            act()
+    with pytest.raises(JournalError, match="is unusable"):
+        Journal(path).verify()
+    with pytest.raises(JournalError, match="is unusable"):
+        Journal(path).append(("kind", {}))
 
 
 def test_facts_that_cannot_be_written_leave_nothing(tmp_path: Path) -> None:
@@ -243,12 +223,12 @@ def test_appends_of_several_processes_stay_one_chain(tmp_path: Path) -> None:
     piece.
     """
     path, count = tmp_path / "journal.db", 60
-    words_of = [
-        [sys.executable, "-c", WRITER, str(path), who, str(count)] for who in "abc"
-    ]
+    command = [sys.executable, "-c", WRITER, str(path)]
     writers = [
-        subprocess.Popen(each, cwd=ROOT, stderr=subprocess.PIPE, text=True)
-        for each in words_of
+        subprocess.Popen(
+            [*command, who, str(count)], cwd=ROOT, stderr=subprocess.PIPE, text=True
+        )
+        for who in "abc"
     ]
     for writer in writers:
         _, errors = writer.communicate(timeout=MAX_WAIT_S)
@@ -263,15 +243,10 @@ def test_appends_of_several_processes_stay_one_chain(tmp_path: Path) -> None:
             second.facts["who"],
         )
     for who in "abc":
-        assert _numbers(entries, who) == list(range(count))
-
-
-def _numbers(entries: list[JournalEntry], who: str) -> list[int]:
-    return [
-        entry.facts["number"]
-        for entry in entries
-        if entry.kind == "mine" and entry.facts["who"] == who
-    ]
+        numbers = [
+            entry.facts["number"] for entry in entries[::2] if entry.facts["who"] == who
+        ]
+        assert numbers == list(range(count))
 
 
 def test_a_reader_sees_what_another_has_appended_since(tmp_path: Path) -> None:

@@ -79,9 +79,9 @@ def test_a_line_says_the_same_with_and_without_blanks_around_it(
     whole = before + line + after
     if whole.strip():
         read = outcome(lambda: next(jsonl_texts([whole], ("text", "prompt"), "file")))
-        place = "file, line 1"
+        source = "file, line 1"
         assert read == outcome(
-            lambda: record_text(parse_line(whole, place), ("text", "prompt"), place)
+            lambda: record_text(parse_line(whole, source), ("text", "prompt"), source)
         )
 
 
@@ -142,10 +142,10 @@ def test_lines_may_end_as_on_windows_or_not_at_all(tmp_path: Path) -> None:
 def test_an_error_in_a_test_file_names_file_and_line(tmp_path: Path) -> None:
     """Blank lines are counted there, too."""
     write(tmp_path, law=line("one") + "\n" + '{"body": "two"}\n')
-    place = re.escape(
+    words = re.escape(
         f"{tmp_path / 'law.test.jsonl'}, line 3: no field 'text'; its fields are body"
     )
-    with pytest.raises(CorpusError, match=f"^{place}$"):
+    with pytest.raises(CorpusError, match=f"^{words}$"):
         labelled_texts(tmp_path, ("law",), ("text",))
 
 

@@ -22,9 +22,8 @@ def test_threads_that_keep_torch_to_themselves_leave_it_as_it_was() -> None:
     torch.set_num_threads(2)
     try:
         with ThreadPoolExecutor(2) as pool:
-            assert [
-                each.result() for each in [pool.submit(work), pool.submit(work)]
-            ] == [1, 1]
+            one, other = pool.submit(work), pool.submit(work)
+            assert one.result() == other.result() == 1
         with ThreadPoolExecutor(1) as pool:
             assert pool.submit(torch.get_num_threads).result() == 2
     finally:

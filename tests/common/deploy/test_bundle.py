@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from ridgeway.common.base.errors import BundleError
+from ridgeway.common.base.files import write_whole
 from ridgeway.common.deploy import bundle
 from ridgeway.common.deploy.bundle import (
     installed_bundle,
@@ -24,7 +25,7 @@ from ridgeway.common.deploy.bundle import (
     write_app,
 )
 from ridgeway.common.deploy.processes import flower_environment
-from tests.support.making import allowing
+from tests.support.making import allowing, contents
 
 
 def packed(app: Path) -> bytes:
@@ -40,14 +41,8 @@ def spoil_what_does_not_count(folder: Path) -> None:
     for path in folder.rglob("*.py"):
         os.utime(path, (time.time() - 10**7, 10**9))
         path.chmod(0o640)
-    (folder / "ridgeway/client" / "__pycache__").mkdir()
-    (folder / "ridgeway/client" / "__pycache__" / "app.cpython-311.pyc").write_bytes(
-        b"compiled"
-    )
-    (folder / "ridgeway/client" / "notes.md").write_text(
-        "private notes", encoding="utf-8"
-    )
-    (folder / "corpus.jsonl").write_text("{}", encoding="utf-8")
+    for name in ("__pycache__/app.cpython-311.pyc", "notes.md", "../../corpus.jsonl"):
+        write_whole(folder / "ridgeway/client" / name, b"no part of it")
 
 
 def test_the_same_code_has_the_same_hash_whatever_its_times_permissions_and_order(
@@ -69,7 +64,6 @@ def test_flower_makes_the_same_bytes(tmp_path: Path) -> None:
     app = tmp_path / "app"
     write_app(app)
     spoil_what_does_not_count(app)
-    environment = flower_environment(tmp_path / "home")
     # Ridgeway is imported before the app's folder is looked into, which has the code of holders
     # alone
     program = "import ridgeway.coordinator; from flwr.cli.app import app; app()"
@@ -77,7 +71,7 @@ def test_flower_makes_the_same_bytes(tmp_path: Path) -> None:
     done = subprocess.run(
         command,
         cwd=tmp_path,
-        env=environment,
+        env=flower_environment(tmp_path / "home"),
         capture_output=True,
         text=True,
         check=False,
@@ -104,14 +98,14 @@ def test_a_bundle_holds_code_and_nothing_else() -> None:
 
 def test_an_app_folder_is_replaced_whole_but_no_other_folder(tmp_path: Path) -> None:
     write_app(tmp_path / "app")
-    (tmp_path / "app" / "ridgeway/client/left_over.py").write_text("", encoding="utf-8")
+    left = tmp_path / "app/ridgeway/client/left_over.py"
+    left.touch()
     write_app(tmp_path / "app")
-    assert not (tmp_path / "app" / "ridgeway/client/left_over.py").exists()
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "thesis.txt").write_text("x", encoding="utf-8")
+    assert not left.exists()
+    write_whole(tmp_path / "other/thesis.txt", b"x")
     with pytest.raises(BundleError, match="not an app folder"):
         write_app(tmp_path / "other")
-    assert (tmp_path / "other" / "thesis.txt").exists()
+    assert contents(tmp_path / "other") == {"thesis.txt": b"x"}
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import subprocess
 import sys
-import time
 import tomllib
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -29,7 +26,7 @@ from ridgeway.common.deploy.processes import (
     stop_all,
     toml,
 )
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import wait_for
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
 GRANDCHILD = [
@@ -44,13 +41,6 @@ def child(folder: Path, command: list[str]) -> Child:
     return Child(
         "helper", command, marked(os.environ, folder), folder / "logs" / "helper.log"
     )
-
-
-def until(done: Callable[[], bool], seconds: float = PATIENCE_S) -> bool:
-    end = time.monotonic() + seconds
-    while not done() and time.monotonic() < end:
-        time.sleep(0.02)
-    return done()
 
 
 def test_a_folder_is_held_by_one(tmp_path: Path) -> None:
@@ -114,7 +104,7 @@ def test_what_dies_is_started_again_with_a_word(
         return helper.is_running()
 
     try:
-        assert until(kept)
+        wait_for("it runs again", kept)
         assert len(words) == 1 and "code -9" in words[0]
     finally:
         stop_all([helper])
@@ -129,20 +119,20 @@ def test_what_dies_again_and_again_is_given_up(
     )
 
     def keep() -> bool:
-        keep_running([helper], lambda words: None)
+        keep_running([helper], print)
         return False
 
     with pytest.raises(ProcessError, match=r"died 5 times .* code 3"):
-        until(keep)
+        wait_for("it is given up", keep)
     assert "cannot" in last_words(helper.log)
 
 
 def test_stopping_ends_grandchildren_too(tmp_path: Path) -> None:
     helper = child(tmp_path, GRANDCHILD)
     helper.start()
-    assert until(lambda: len(marked_processes(tmp_path)) == 2)
+    wait_for("both run", lambda: len(marked_processes(tmp_path)) == 2)
     helper.stop(0.2)
-    assert until(lambda: marked_processes(tmp_path) == [])
+    wait_for("both are gone", lambda: marked_processes(tmp_path) == [])
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's help is Linux's")
@@ -160,9 +150,9 @@ def test_a_killed_parent_takes_its_children_along_and_leftovers_are_found(
     with subprocess.Popen(
         [sys.executable, "-c", code, str(tmp_path)], cwd=Path(__file__).parents[3]
     ) as parent:
-        assert until(lambda: len(marked_processes(tmp_path)) == 2)
-        parent.send_signal(signal.SIGKILL)
-    assert until(lambda: len(marked_processes(tmp_path)) == 1)
+        wait_for("both run", lambda: len(marked_processes(tmp_path)) == 2)
+        parent.kill()
+    wait_for("the child is gone", lambda: len(marked_processes(tmp_path)) == 1)
     words: list[str] = []
     end_leftovers(tmp_path, words.append)
     assert marked_processes(tmp_path) == [] and len(words) == 1
@@ -187,7 +177,7 @@ def test_a_log_has_times_and_no_colours_and_stays_small(
     words = r"for n in range(400): print(f'\x1b[92mINFO\x1b[0m : line {n}')"
     helper = child(tmp_path, [sys.executable, "-c", words])
     helper.start()
-    assert until(lambda: not helper.is_running())
+    wait_for("it has ended", lambda: not helper.is_running())
     logs = [helper.log, helper.log.with_name("helper.log.1")]
     assert all(
         path.stat().st_size <= 2000 and path.stat().st_mode & 0o077 == 0
@@ -214,7 +204,7 @@ def test_a_log_that_finds_no_room_stops_nobody(tmp_path: Path) -> None:
         Path("/dev/full"),
     )
     helper.start()
-    assert until(lambda: not helper.is_running())
+    wait_for("it has ended", lambda: not helper.is_running())
     assert helper.process is not None and helper.process.returncode == 0
 
 
@@ -234,8 +224,8 @@ print("started", flush=True); time.sleep(60)
         helper.start()
         try:
             log = helper.log
-            assert until(lambda: "started" in last_words(log)), last_words(log)  # noqa: B023
-            assert until(lambda: helper.is_idle() == idle)  # noqa: B023
+            wait_for("it has started", lambda: "started" in last_words(log))  # noqa: B023
+            wait_for("it is seen", lambda: helper.is_idle() == idle)  # noqa: B023
         finally:
             helper.stop(1.0)
     assert helper.is_idle()

@@ -8,14 +8,13 @@ changed on its way, in agreements, envelopes, sets and shares, in tests/vectors/
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
-from ridgeway.common.base.errors import Refused
 from ridgeway.common.masking.agreement import Advert, check_agreement, envelope_key
 from ridgeway.common.masking.member import (
     NONCE,
@@ -32,6 +31,7 @@ from ridgeway.common.masking.reference_session import (
     source_of,
 )
 from ridgeway.common.masking.shares import Sealed
+from tests.support.making import refusing
 from tests.support.masked_session import run_session, small_neighbourhoods
 
 MEMBERS = 7
@@ -51,14 +51,6 @@ def session(request: pytest.FixtureRequest) -> Iterator[Transcript]:
         else nullcontext()
     ):
         yield run_session(MEMBERS, "sums", [np.arange(4)] * MEMBERS)
-
-
-@contextmanager
-def refused(code: str) -> Iterator[None]:
-    """What is done within must end in a refusal with this code."""
-    with pytest.raises(Refused) as refusal:
-        yield
-    assert refusal.value.code == code
 
 
 def other_adverts(
@@ -87,7 +79,7 @@ def test_a_member_without_keys_for_every_sum_is_refused(
     known, member = session.secrets[2], session.members[2]
     made = replace(known, **{fewer: getattr(known, fewer)[:1]})
     shown = advertise(made, member, _TERMS, ROUND, source_of(member), "9" * 64)
-    with refused("malformed"):
+    with refusing("malformed"):
         checked(session, {"adverts": other_adverts(session, 2, shown)})
 
 
@@ -103,7 +95,7 @@ def test_shares_of_another_size_are_refused_though_their_sender_has_encrypted_th
     agreement, secrets = session.agreement, session.secrets
     key = envelope_key(agreement, secrets[2], 2, 1, sender=2)
     envelope = ChaCha20Poly1305(key).encrypt(NONCE, b"short", agreement.id)
-    with refused("bad_envelope"):
+    with refusing("bad_envelope"):
         open_envelope(agreement, secrets[1], 1, 2, envelope)
 
 
@@ -113,7 +105,7 @@ def test_shares_of_another_size_are_refused_though_their_sender_has_encrypted_th
 def test_never_both_kinds_of_share_for_one_member(session: Transcript) -> None:
     """What a member reveals holds one share for each, of the seed or of the mask key."""
     sent, held = ALL[:5], session.held[1]
-    given = run_session(MEMBERS, not_sent=ALL[5:]).reveals[1]
+    given = run_session(MEMBERS, fallen=dict.fromkeys(ALL[5:], "send")).reveals[1]
     assert set(given) == set(held)
     for member, part in given.items():
         seed, mask = held[member][:33], held[member][33:66]
@@ -130,7 +122,7 @@ def test_survivors_that_cannot_be_are_not_confirmed(
     """Too few, or somebody who has not shared; shares for such a set are refused in
     tests/vectors/test_masking.py.
     """
-    with refused(code):
+    with refusing(code):
         confirm(session.agreement, session.members[1], "sums", ALL, sent)
 
 
@@ -138,7 +130,7 @@ def test_nothing_is_sealed_for_a_set_without_the_member(session: Transcript) -> 
     """Its vector would be counted under masks that nobody takes off, or under none."""
     vector = np.zeros(4, dtype=np.int64)
     for shared, code in ((ALL[1:], "not_in_cohort"), ((1,), "too_few_survivors")):
-        with refused(code):
+        with refusing(code):
             seal(session.agreement, session.secrets[1], 1, "sums", shared, ALL, vector)
 
 
@@ -153,9 +145,9 @@ def test_a_second_upload_and_one_of_another_size_are_refused(
     vector = Sealed(np.zeros(4, dtype=np.uint64))
     opening.add(1, vector)
     for member in (1, 7):
-        with refused("duplicate"):
+        with refusing("duplicate"):
             opening.add(member, vector)
-    with refused("shape_mismatch"):
+    with refusing("shape_mismatch"):
         opening.add(2, Sealed(np.zeros(3, dtype=np.uint64)))
 
 
@@ -167,5 +159,5 @@ def test_a_key_of_small_order_is_refused(session: Transcript) -> None:
     agreement = session.agreement.model_copy(
         update={"adverts": other_adverts(session, 2, weak)}
     )
-    with refused("bad_key"):
+    with refusing("bad_key"):
         seal(agreement, session.secrets[1], 1, "sums", ALL, ALL, np.zeros(4, np.int64))

@@ -9,7 +9,6 @@ import secrets
 import pytest
 from scipy.stats import chisquare
 
-from ridgeway.common.base.errors import Refused
 from ridgeway.common.masking.shares import (
     _TABLE,
     COMPLETE,
@@ -19,6 +18,7 @@ from ridgeway.common.masking.shares import (
     neighbourhood_for,
 )
 from ridgeway.common.protocol.cohort import MAX_HOLDERS
+from tests.support.making import refusing
 from tests.support.neighbourhood_failure import (
     PRIVACY_BITS,
     ROUND_BITS,
@@ -63,9 +63,8 @@ def test_small_cohorts_are_complete_and_too_large_ones_are_refused() -> None:
     assert neighbourhood_for(COMPLETE) is None
     assert neighbourhood_for(COMPLETE + 1) == _TABLE[0][1]
     assert _TABLE[-1][0] >= MAX_HOLDERS
-    with pytest.raises(Refused, match="too many for a masked cohort") as refused:
+    with refusing("cohort_too_large"):
         neighbourhood_for(_TABLE[-1][0] + 1)
-    assert refused.value.code == "cohort_too_large"
 
 
 def test_everybody_is_drawn_equally_often() -> None:
