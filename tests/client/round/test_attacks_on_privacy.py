@@ -142,10 +142,7 @@ def test_f4_another_folder_while_a_session_runs(tmp_path: Path) -> None:
             "e" * 64, "statistics", "private", coordinator.terms.privacy, 0.25
         )
     )
-    assert (
-        coordinator.refusal("V", coordinator.confirm_request("statistics", MEMBERS))
-        == "budget_spent"
-    )
+    assert coordinator.refused_sum("V", "statistics", MEMBERS) == "budget_spent"
 
 
 def test_no_noise_is_drawn_anew_under_the_same_masks(tmp_path: Path) -> None:

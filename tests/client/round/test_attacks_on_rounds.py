@@ -183,10 +183,7 @@ def test_a18_unpinning_forgets_nothing(tmp_path: Path, names: Iterator[str]) -> 
     coordinator.begin()
     coordinator.seal()
     for name in "AB":
-        assert (
-            coordinator.refusal(name, coordinator.confirm_request("statistics", "ABG"))
-            == ONE_TOTAL
-        )
+        assert coordinator.refused_sum(name, "statistics", "ABG") == ONE_TOTAL
 
 
 # The words of a document that was added

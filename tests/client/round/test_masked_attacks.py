@@ -45,7 +45,6 @@ from tests.support.hostile import (
     Hostile,
     Stages,
     nothing_revealed,
-    plain_sum,
 )
 from tests.support.rosters import unpin
 from tests.support.simulated_federation import own_texts
@@ -63,9 +62,7 @@ def still_opens(coordinator: Hostile) -> None:
         coordinator.share()
     coordinator.seal()
     total = coordinator.finish("statistics")
-    assert (
-        total == plain_sum(coordinator.parties, coordinator.cohort(), coordinator.names)
-    ).all()
+    assert (total == coordinator.plain_sum(coordinator.names)).all()
 
 
 def with_another_domain(coordinator: Hostile, name: str) -> Cohort:
@@ -250,10 +247,7 @@ def test_without_a_pinned_roster_no_keys_are_shown(at: At) -> None:
     """Whoever has pinned nobody cannot tell members from inventions."""
     coordinator = at(ANNOUNCE)
     (coordinator.parties.homes[VICTIM] / ROSTER).unlink()
-    assert (
-        coordinator.refusal(VICTIM, Announce(terms=coordinator.terms))
-        == "roster_not_pinned"
-    )
+    assert coordinator.refused_announcement() == "roster_not_pinned"
     assert coordinator.gave(Offer) == []
 
 
@@ -420,15 +414,12 @@ def test_sums_that_changed_since_they_were_advertised_are_not_sealed(
         coordinator.hold_request(Seal), (coordinator.post(VICTIM),)
     )
     assert coordinator.refused(VICTIM, seal) == "source_changed"
-    assert (
-        coordinator.refusal(VICTIM, Announce(terms=coordinator.terms))
-        == "session_reused"
-    )
+    assert coordinator.refused_announcement() == "session_reused"
     assert coordinator.refused(VICTIM, seal) == "source_changed"
     assert coordinator.gave(SealedSums) == []
     coordinator.seal(others := [name for name in coordinator.names if name != VICTIM])
     total = coordinator.finish("statistics", others)
-    assert (total == plain_sum(coordinator.parties, coordinator.cohort(), others)).all()
+    assert (total == coordinator.plain_sum(others)).all()
 
 
 def test_conditions_that_the_owner_tightened_hold_before_anything_is_sealed(
@@ -437,7 +428,4 @@ def test_conditions_that_the_owner_tightened_hold_before_anything_is_sealed(
     """Though secrets were dealt out under the earlier ones."""
     coordinator = at(SEAL)
     coordinator.parties.rewrite(VICTIM, "min_cohort = 3", "min_cohort = 6")
-    assert (
-        coordinator.refused(VICTIM, coordinator.request(SEAL, "statistics", VICTIM))
-        == "cohort_too_small"
-    )
+    assert coordinator.refused_step(SEAL) == "cohort_too_small"

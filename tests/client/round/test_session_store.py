@@ -141,14 +141,8 @@ def test_a_damaged_state_is_as_good_as_none(at: At, damage: str) -> None:
     path = session_of(coordinator)
     path.write_bytes(DAMAGES[damage](path.read_bytes()))
     for step in (SHARE, SEAL, CONFIRM, LOCK, OPEN):
-        assert (
-            coordinator.refused(VICTIM, coordinator.request(step, "statistics", VICTIM))
-            == "no_session"
-        )
-    assert (
-        coordinator.refusal(VICTIM, Announce(terms=coordinator.terms))
-        == "session_reused"
-    )
+        assert coordinator.refused_step(step) == "no_session"
+    assert coordinator.refused_announcement() == "session_reused"
     assert (
         "Traceback"
         not in (coordinator.parties.homes[VICTIM] / "logs" / "holder.log").read_text()
@@ -168,10 +162,7 @@ def test_a_state_moved_to_another_holder_is_as_good_as_none(at: At) -> None:
     )
     assert SessionFile(folder, fixed_identity()).load() is None
     session_of(coordinator).write_bytes(session_of(coordinator, "law-2").read_bytes())
-    assert (
-        coordinator.refused(VICTIM, coordinator.request(OPEN, "statistics", VICTIM))
-        == "no_session"
-    )
+    assert coordinator.refused_step(OPEN) == "no_session"
 
 
 def test_states_and_secrets_do_not_print_themselves(at: At) -> None:
@@ -384,14 +375,12 @@ def test_what_is_signed_is_in_the_journal_before_the_signature_leaves(
     later.begin()
     if lot == "statistics":
         later.seal()
-        assert later.refusal(VICTIM, later.confirm_request(lot, FEWER)) == "epoch_used"
+        assert later.refused_sum(VICTIM, lot, FEWER) == "epoch_used"
     else:
         later.weights = coordinator.weights
         later.hold()
         later.ask(VICTIM, *later.question(other=True))
-        assert (
-            later.refusal(VICTIM, later.confirm_request(lot, ALL)) == "already_counted"
-        )
+        assert later.refused_sum(VICTIM, lot, ALL) == "already_counted"
 
 
 def signed_by_victim(coordinator: Hostile, lot: SumName) -> list[set[str]]:
