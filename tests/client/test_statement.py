@@ -248,16 +248,13 @@ def test_the_command_prints_text_or_json_and_writes_the_page(
     """The page beside either; a folder that is none is one sentence."""
     home, page = private.homes["law"], tmp_path / "statement.html"
     shop = Workshop(tmp_path)
-    told = shop.call("client", "statement", home, "--html", page)
-    assert told.code == 0, told.stderr
-    assert told.stdout.startswith("What one document of law has cost")
+    text = shop.do("client statement", home, "--html", page).stdout
+    assert text.startswith("What one document of law has cost")
     assert page.read_text().startswith("<!doctype html>")
-    figures = shop.call("client", "statement", home, "--json").json
+    figures = shop.do("client statement", home, "--json").json
     assert figures["epsilon"] == HolderRecord(home).account.epsilon()
     assert figures["sections"][0]["title"] == "Whose statement this is"
-    failed = shop.call("client", "statement", tmp_path)
+    failed = shop.call("client statement", tmp_path)
     assert failed.code == 2 and "is not a holder's folder" in failed.stderr
-    assert (
-        "is a folder; give a file to write"
-        in shop.call("client", "statement", home, "--html", tmp_path).stderr
-    )
+    failed = shop.call("client statement", home, "--html", tmp_path)
+    assert "is a folder; give a file to write" in failed.stderr
