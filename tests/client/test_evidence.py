@@ -28,6 +28,7 @@ from ridgeway.common.base.journal import Journal
 from ridgeway.common.protocol.messages import Hello
 from ridgeway.common.protocol.packet import seal_packet
 from tests.support.simulated_federation import (
+    ONE_EACH,
     Direct,
     Parties,
     found,
@@ -36,7 +37,6 @@ from tests.support.simulated_federation import (
     round_of,
 )
 
-MEMBERS = {"code": "code", "law": "law", "medicine": "medicine"}
 NOBODY = 65534
 SECRETS = ("identity.key", "node.key", "session", "session.lock", "epochs", "cache")
 
@@ -47,7 +47,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[Parties, Direct]:
     stranger.
     """
     parties = found(tmp_path_factory.mktemp("played"), mode="masked")
-    populate(parties, MEMBERS)
+    populate(parties, ONE_EACH)
     with pytest.raises(RoundFailed):
         round_of(parties, Direct(parties, ["law"]))
     transport = Direct(parties)
@@ -95,7 +95,7 @@ def test_sums_are_listed_with_their_members_and_whether_they_were_opened(
     played: tuple[Parties, Direct], copy: Path
 ) -> None:
     """Of a round that ended well; what holds nothing of the corpus has neither."""
-    keys = {parties_key(played[0], name) for name in MEMBERS}
+    keys = {parties_key(played[0], name) for name in ONE_EACH}
     sums = sent(copy, "sealed_sums")
     assert [(item.lot, item.opened) for item in sums] == [
         ("statistics", "yes"),
@@ -136,7 +136,7 @@ def test_a_sum_that_was_not_seen_opened_is_not_called_so(
         *kinds,
     )
     assert {(item.opened, len(item.members)) for item in sent(copy, "sealed_sums")} == {
-        (state, len(MEMBERS))
+        (state, len(ONE_EACH))
     }
 
 
@@ -275,7 +275,7 @@ def test_what_is_not_masked_is_listed_as_what_it_is(
 ) -> None:
     """Sums and counts: under noise, or in the clear; each with its mode and its epoch."""
     parties = found_private(tmp_path) if mode == "private" else found(tmp_path)
-    populate(parties, MEMBERS)
+    populate(parties, ONE_EACH)
     round_of(parties)
     record = HolderRecord(parties.homes["law"])
     shown = [

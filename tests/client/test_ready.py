@@ -28,7 +28,6 @@ from ridgeway.common import statistics
 from ridgeway.common.base.errors import BoundExceeded, BrokenIdentity, InputError
 from ridgeway.common.base.journal import Journal
 from ridgeway.common.privacy import noise
-from ridgeway.common.protocol.cohort import Terms
 from ridgeway.common.statistics import Prepared, to_bytes
 from tests.support.corpora_on_disk import write_jsonl
 from tests.support.simulated_federation import Parties, found, found_private, own_texts
@@ -38,9 +37,7 @@ FEW = 20
 
 @pytest.fixture
 def parties(tmp_path: Path) -> Parties:
-    made = found(tmp_path / "parties", mode="masked")
-    made.settle("law", "law", own_texts("law", "law", FEW))
-    return made
+    return found(tmp_path / "parties", mode="masked").with_law(FEW)
 
 
 @pytest.fixture
@@ -50,16 +47,12 @@ def few_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ready, "MIN_CHANGED_SHARE", 0.3)
 
 
-def terms_of(parties: Parties) -> Terms:
-    return parties.federation.terms
-
-
 def write(parties: Parties, texts: list[str]) -> None:
     write_jsonl(parties.folder / "corpora" / "law.jsonl", texts)
 
 
 def opened(parties: Parties, **options: Any) -> ReadyReport:
-    return open_epoch(parties.holder("law"), terms_of(parties), **options)
+    return open_epoch(parties.holder("law"), parties.terms, **options)
 
 
 def current(parties: Parties) -> Epoch:
@@ -71,7 +64,7 @@ def current(parties: Parties) -> Epoch:
 def use(parties: Parties) -> None:
     """Let the current epoch be in a total that was signed."""
     name = current(parties).name
-    total = SignedTotal("statistics", terms_of(parties).id, name, {"me": name})
+    total = SignedTotal("statistics", parties.terms.id, name, {"me": name})
     parties.holder("law").totals.sign(total, "s", paid=False)
 
 
@@ -105,7 +98,7 @@ def test_the_first_epoch_has_nothing_to_compare_with(parties: Parties) -> None:
 
 def test_digests_are_of_documents_and_in_order(parties: Parties) -> None:
     """The order of a corpus does not count, one letter does."""
-    job = prepare_job(parties.holder("law"), terms_of(parties))
+    job = prepare_job(parties.holder("law"), parties.terms)
     before = document_digests(job)
     write(parties, texts(FEW)[::-1])
     assert document_digests(job).tolist() == before.tolist() == sorted(before.tolist())
@@ -192,7 +185,7 @@ def test_where_digests_are_gone_nobody_knows_what_has_changed(parties: Parties) 
 
 def sums_of(parties: Parties) -> Prepared:
     holder = parties.holder("law")
-    return holder.epochs.statistics(holder.epoch(terms_of(parties)))
+    return holder.epochs.statistics(holder.epoch(parties.terms))
 
 
 @pytest.mark.parametrize("there", [{1}, {3, 1}, {1, 2, 3}])
@@ -208,7 +201,7 @@ def test_parts_that_were_summed_before_change_no_byte_of_an_epoch(
     for number in there:
         machine = parties.folder / f"machine{number}"
         shutil.copytree(holder.folder, machine)
-        report = sum_corpus_part(Holder(machine), terms_of(parties), (number, 3))
+        report = sum_corpus_part(Holder(machine), parties.terms, (number, 3))
         assert report.bytes_read > 0
     for number in there:
         shutil.copytree(
@@ -247,8 +240,8 @@ def test_sums_that_could_overflow_in_a_total_open_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Here and not in a round, where a refusal would tell their mass."""
-    parties = found(tmp_path / "parties", mode="masked", weighting="tokens")
-    parties.settle("law", "law", texts(FEW))
+    made = found(tmp_path / "parties", mode="masked", weighting="tokens")
+    parties = made.with_law(FEW)
     monkeypatch.setattr(
         statistics,
         "SUM_BOUND",
@@ -263,14 +256,12 @@ def test_sums_that_could_overflow_in_a_total_open_nothing(
 
 @pytest.fixture
 def private(tmp_path: Path) -> Parties:
-    made = found_private(tmp_path / "parties")
-    made.settle("law", "law", own_texts("law", "law", FEW), max_epsilon=1.3)
-    return made
+    return found_private(tmp_path / "parties").with_law(FEW, max_epsilon=1.3)
 
 
 def spend(private: Parties) -> None:
     """Let the noisy sums of the current epoch leave."""
-    privacy = terms_of(private).privacy
+    privacy = private.terms.privacy
     assert privacy is not None
     private.holder("law").noisy(current(private), privacy).column_sums()
 
@@ -335,7 +326,7 @@ def test_documents_behind_links_are_charged_where_they_lie(
     (folder / "unread").symlink_to(other / "unread")
     write_jsonl(folder / "own.jsonl", texts(FEW))
     private.rewrite("law", private.holder("law").settings.corpus[0], str(folder))
-    privacy = terms_of(private).privacy
+    privacy = private.terms.privacy
     assert privacy is not None
 
     def charged(*links: int) -> list[str]:
@@ -390,5 +381,5 @@ def test_private_sums_are_not_made_in_parts(private: Parties) -> None:
         InputError,
         match="are not made in parts; use `ridgeway client ready` without --part",
     ):
-        sum_corpus_part(private.holder("law"), terms_of(private), (1, 3))
+        sum_corpus_part(private.holder("law"), private.terms, (1, 3))
     assert not private.holder("law").cache.exists()

@@ -18,6 +18,7 @@ from ridgeway.client.statement import as_html, as_text, further_rounds, statemen
 from ridgeway.common.privacy.accountant import epsilon_of
 from tests.support.commands import Workshop
 from tests.support.simulated_federation import (
+    ONE_EACH,
     Parties,
     found,
     found_private,
@@ -25,13 +26,12 @@ from tests.support.simulated_federation import (
     round_of,
 )
 
-MEMBERS = {"code": "code", "law": "law", "medicine": "medicine"}
 NOW = "2026-01-02T03:04:05+00:00"
 SECRETS = ("identity.key", "node.key", "epochs", "cache", "logs", "session*")
 
 
 def played(parties: Parties) -> Parties:
-    populate(parties, MEMBERS)
+    populate(parties, ONE_EACH)
     round_of(parties)
     return parties
 
@@ -102,8 +102,7 @@ def test_a_masked_statement_says_that_no_bound_holds_and_whom_one_trusts(
 
 def test_a_holder_that_sent_nothing_says_so(tmp_path: Path) -> None:
     """And what it may cost one day."""
-    parties = found_private(tmp_path)
-    populate(parties, {"law": "law"})
+    parties = found_private(tmp_path).with_law()
     assert "Nothing that was made of this corpus has left." in text_of(parties)
     assert statement(HolderRecord(parties.homes["law"]), NOW).figures["epsilon"] == 0
 
@@ -123,7 +122,7 @@ def test_what_left_through_another_federation_is_in_it(
     path.write_text(path.read_text() + json.dumps(facts) + "\n")
     assert "another, ffffffffffff" in text_of(parties)
     figures = statement(HolderRecord(parties.homes["law"]), NOW).figures
-    privacy = parties.federation.terms.privacy
+    privacy = parties.terms.privacy
     assert privacy is not None
     assert figures["epsilon"] == epsilon_of(2 * privacy.rho, 1e-8)
 
@@ -139,7 +138,7 @@ def test_further_rounds_are_as_many_as_the_account_would_let_through(
     parties.rewrite("law", "max_epsilon = 4.0", f"max_epsilon = {allowed}")
     record, privacy = (
         HolderRecord(parties.homes["law"]),
-        parties.federation.terms.privacy,
+        parties.terms.privacy,
     )
     assert privacy is not None
     found_ = further_rounds(record, privacy)

@@ -32,6 +32,7 @@ from tests.support.commands import Workshop
 from tests.support.faults import make_haste
 from tests.support.making import refusing
 from tests.support.simulated_federation import (
+    ONE_EACH,
     Direct,
     Parties,
     found,
@@ -220,7 +221,7 @@ def test_a_budget_that_may_be_spent_is_spent(parties: Parties, tmp_path: Path) -
     parties.rewrite(OLD, "max_epsilon = 4.0", "max_epsilon = 1.5")
     charge_restored(parties.holder(OLD), epochs_since=9)
     with pytest.raises(InputError, match=r"`max_epsilon` in client\.toml allows 1\.5"):
-        open_epoch(parties.holder(OLD), parties.federation.terms)
+        open_epoch(parties.holder(OLD), parties.terms)
 
 
 def test_a_backup_brings_the_folder_back_without_its_epoch(
@@ -283,13 +284,13 @@ def test_a_restore_that_was_cut_off_before_it_charged_takes_part_in_nothing(
 def test_a_masked_epoch_after_a_restore_needs_the_owners_word(tmp_path: Path) -> None:
     """Totals that the copy does not know may hold nearly the same documents."""
     parties = found(tmp_path / "parties", mode="masked")
-    populate(parties, {"code": "code", "law": "law", "medicine": "medicine"})
+    populate(parties, ONE_EACH)
     charge_restored(parties.holder(OLD), epochs_since=1)
     with pytest.raises(
         InputError, match="documents changed since an epoch that is in an opened total"
     ):
-        open_epoch(parties.holder(OLD), parties.federation.terms)
-    open_epoch(parties.holder(OLD), parties.federation.terms, new_epoch=True)
+        open_epoch(parties.holder(OLD), parties.terms)
+    open_epoch(parties.holder(OLD), parties.terms, new_epoch=True)
 
 
 def test_what_is_no_holders_backup_is_refused_and_leaves_no_folder(

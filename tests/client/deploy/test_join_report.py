@@ -17,7 +17,7 @@ from ridgeway.client.round.holder import Holder
 from ridgeway.common.deploy.approved_bundle import note_in
 from ridgeway.common.protocol.messages import Announce, Hello, Message
 from ridgeway.common.protocol.packet import seal_packet
-from tests.support.simulated_federation import Parties, found, own_texts
+from tests.support.simulated_federation import Parties, found
 
 Told = list[tuple[str, ...]]
 
@@ -25,9 +25,7 @@ Told = list[tuple[str, ...]]
 @pytest.fixture
 def parties(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Parties:
     monkeypatch.setattr(notices, "_LOOK_INTERVAL_S", 0.0)
-    made = found(tmp_path)
-    made.settle("law", "law", own_texts("law", "law", 20), modes=("clear", "masked"))
-    return made
+    return found(tmp_path).with_law(modes=("clear", "masked"))
 
 
 @pytest.fixture
@@ -54,7 +52,7 @@ def test_answers_and_refusals_are_told_once_from_now_on(
     told: Told = []
     report = JoinReport(holder, lambda *words: told.append(words))
     ask(parties, Hello())
-    ask(parties, Announce(terms=parties.federation.terms), number=3)
+    ask(parties, Announce(terms=parties.terms), number=3)
     ask(parties, Announce(terms=parties.federation.terms_in("masked")), number=4)
     report.tick()
     report.tick()
@@ -75,7 +73,7 @@ def test_the_owner_is_told_why_an_epoch_cannot_be_read(
     report = JoinReport(holder, lambda *words: told.append(words))
     [path] = holder.folder.glob("epochs/*/epoch.json")
     path.write_text("{broken")
-    ask(parties, Announce(terms=parties.federation.terms), number=5)
+    ask(parties, Announce(terms=parties.terms), number=5)
     report.tick()
     [(verb, code, number, reason)] = told
     assert (verb, code, number) == ("refused", "failed", "round 5")

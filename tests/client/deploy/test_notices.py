@@ -234,8 +234,7 @@ def test_without_a_hash_only_what_was_shown_is_approved(
 def test_a_settings_file_that_cannot_be_changed_by_a_command_is_left_alone(
     tmp_path: Path,
 ) -> None:
-    parties = found(tmp_path)
-    populate(parties, {"law": "law"})
+    parties = found(tmp_path).with_law()
     path = parties.homes["law"] / "client.toml"
     path.write_text(path.read_text().replace("bundles = [", '"bundles" = ['))
     before = path.read_bytes()
@@ -293,8 +292,7 @@ def test_a_holder_behind_a_proxy_reaches_the_gate_through_it(
     ["proxy.example.org:3128", "ftp://a:1", "http://a", "http://a:1/x", "http://a b:1"],
 )
 def test_what_is_no_proxy_is_refused_by_name(tmp_path: Path, proxy: str) -> None:
-    parties = found(tmp_path)
-    populate(parties, {"law": "law"})
+    parties = found(tmp_path).with_law()
     path = parties.homes["law"] / "client.toml"
     for line, good in (
         (f'proxy = "{proxy}"', False),

@@ -101,7 +101,7 @@ def home(parties: Parties, tmp_path: Path) -> Iterator[Holder]:
 
 @pytest.fixture
 def terms(parties: Parties) -> Terms:
-    return parties.federation.terms
+    return parties.terms
 
 
 @pytest.fixture

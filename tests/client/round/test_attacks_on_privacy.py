@@ -109,7 +109,7 @@ def test_sens2_a_document_is_summed_or_counted_and_a_copy_counts(
     found_documents = {}
     for name in "VU":
         holder = parties.holder(name)
-        epoch = holder.epoch(parties.federation.terms)
+        epoch = holder.epoch(parties.terms)
         parts = (
             holder.epochs.document_sums(epoch).documents,
             len(holder.epochs.held_out(epoch).lengths),
@@ -237,7 +237,7 @@ def test_f5_exact_round_before(tmp_path: Path) -> None:
         tmp_path, MEMBERS, modes=("private", "masked"), min_cohort=3
     )
     private, masked = (
-        parties.federation.terms,
+        parties.terms,
         parties.federation.terms_in("masked"),
     )
     other = second_folder(parties, "V", tmp_path / "other")

@@ -137,7 +137,7 @@ def test_a03_changes_count_from_every_epoch_that_was_opened(
     [corpus] = map(Path, parties.holder("A").settings.corpus)
     before = corpus.read_text()
     if between == "a private epoch":
-        open_epoch(parties.holder("A"), parties.federation.terms)
+        open_epoch(parties.holder("A"), parties.terms)
     else:
         corpus.write_text(
             "".join(f'{{"text": "other text {number}"}}\n' for number in range(600))
@@ -259,7 +259,7 @@ def test_a08_epsilon_of_the_invitation(tmp_path: Path) -> None:
     spent.
     """
     parties = settled_privately(tmp_path, {"V": "law", "U": "medicine", "A": "code"})
-    terms = parties.federation.terms
+    terms = parties.terms
     agreed = agreed_policy(terms, parties.federation.identity.public)
     assert agreed.max_round_epsilon <= 1
     parties.rewrite(

@@ -73,14 +73,12 @@ def test_settings_read_back_are_the_settings_that_were_written(
 
 @pytest.fixture
 def parties(tmp_path: Path) -> Parties:
-    made = found(tmp_path / "parties")
-    made.settle("law", "law", own_texts("law", "law", 20))
-    return made
+    return found(tmp_path / "parties").with_law()
 
 
 @pytest.fixture
 def terms(parties: Parties) -> Terms:
-    return parties.federation.terms
+    return parties.terms
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ from ridgeway.common.protocol.messages import (
 )
 from ridgeway.common.protocol.packet import open_packet, seal_packet, vector_blob
 from tests.support.making import fixed_identity, refusing
-from tests.support.simulated_federation import Parties, found_private, own_texts
+from tests.support.simulated_federation import Parties, found_private
 
 COUNTS = np.array([3, 1, 0])
 QUESTION, OTHER = "a" * 64, "b" * 64
@@ -39,9 +39,8 @@ DOMAINS = ("code", "law", "medicine")
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Parties:
-    parties = found_private(tmp_path_factory.mktemp("private"))
-    parties.settle("law", "law", own_texts("law", "law", 30), max_epsilon=1.3)
-    return parties
+    folder = tmp_path_factory.mktemp("private")
+    return found_private(folder).with_law(30, max_epsilon=1.3)
 
 
 @pytest.fixture
@@ -51,12 +50,12 @@ def parties(whole: Parties, tmp_path: Path) -> Parties:
 
 @pytest.fixture
 def terms(parties: Parties) -> Terms:
-    return parties.federation.terms
+    return parties.terms
 
 
 def outputs(parties: Parties, **changes: Any) -> NoisyOutputs:
     """As a process that was just started has them."""
-    holder, terms = parties.holder("law"), parties.federation.terms
+    holder, terms = parties.holder("law"), parties.terms
     assert terms.privacy is not None
     return holder.noisy(holder.epoch(terms), terms.privacy.model_copy(update=changes))
 
@@ -77,9 +76,7 @@ def spent(parties: Parties) -> list[str]:
 def test_the_same_vector_leaves_again(parties: Parties) -> None:
     """However often it is asked for, and it is paid for once; it is not the exact one."""
     holder = parties.holder("law")
-    exact = holder.epochs.document_sums(
-        holder.epoch(parties.federation.terms)
-    ).column.tolist()
+    exact = holder.epochs.document_sums(holder.epoch(parties.terms)).column.tolist()
     first = vector(parties)
     assert vector(parties) == vector(parties) == first != exact
     assert spent(parties) == ["statistics"]
@@ -179,7 +176,7 @@ def test_a_crash_between_keeping_and_paying_costs_nothing_twice(
         patch.setattr(Account, "pay", pay)
         with pytest.raises(Crash):
             asked()
-    epoch = parties.holder("law").epoch(parties.federation.terms)
+    epoch = parties.holder("law").epoch(parties.terms)
     kept = parties.holder("law").epochs.noisy(epoch, output)
     assert kept is not None
     assert spent(parties) == ([output] if place == "after it is paid for" else [])
@@ -207,13 +204,12 @@ def test_nothing_leaves_that_was_not_kept(
 @pytest.fixture
 def full(tmp_path: Path) -> Parties:
     made = found_private(tmp_path / "full", privacy={"sums": "full"})
-    made.settle("law", "law", own_texts("law", "law", 30), max_epsilon=1.3)
-    return made
+    return made.with_law(30, max_epsilon=1.3)
 
 
 def pay(parties: Parties) -> None:
     """As a holder does that signs the total."""
-    holder, terms = parties.holder("law"), parties.federation.terms
+    holder, terms = parties.holder("law"), parties.terms
     epoch = holder.epoch(terms)
     holder.account.pay(
         holder.account.expense(
@@ -270,7 +266,7 @@ def test_fewer_members_each_draw_more(
         return np.zeros(count, np.int64)
 
     monkeypatch.setattr(private_sums, "discrete_gaussian", noted)
-    privacy = full.federation.terms.privacy
+    privacy = full.terms.privacy
     assert privacy is not None
     for members in (3, 9):
         drawn.clear()
