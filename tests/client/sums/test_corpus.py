@@ -26,7 +26,7 @@ from ridgeway.client.sums.corpus import (
     find_sources,
 )
 from ridgeway.common.base.errors import CorpusError, InputError
-from tests.support.corpora_on_disk import read, write_jsonl
+from tests.support.corpora_on_disk import read, texts_of, write_jsonl
 
 TEXTS = [
     "first record",
@@ -349,14 +349,9 @@ def test_memory_does_not_grow_with_the_file(
     raw = line * 30_000
     path.write_bytes(gzip.compress(raw, 1) if name.endswith(".gz") else raw)
     del raw
-    sources, _ = find_sources([path])
     tracemalloc.start()
     try:
-        size = sum(
-            len(text)
-            for source in sources
-            for text in documents(source, ("text",), Counters(), Position())
-        )
+        size = sum(map(len, texts_of(path)))
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -552,7 +547,7 @@ def test_a_broken_record_of_any_kind_of_file_can_be_passed_over(
     assert texts == (["one", "two"] if suffix == ".jsonl" else [])
     assert str(path) in places[0]
     with pytest.raises(CorpusError, match="skip_broken"):
-        list(documents(source, ("text",), Counters(), Position()))
+        list(texts_of(path))
 
 
 # Whole documents
@@ -560,12 +555,7 @@ def test_a_broken_record_of_any_kind_of_file_can_be_passed_over(
 
 def whole(*roots: Path) -> list[str]:
     """The documents of a corpus where each counts as one, however long it is."""
-    sources, _ = find_sources(roots)
-    return [
-        text
-        for source in sources
-        for text in documents(source, ("text",), Counters(), Position(), whole=True)
-    ]
+    return list(texts_of(*roots, whole=True))
 
 
 def test_a_file_of_text_is_one_whole_document_in_however_many_pieces(

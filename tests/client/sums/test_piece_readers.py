@@ -28,7 +28,13 @@ from ridgeway.client.sums.prepare import Interrupted
 from ridgeway.common.base.errors import CorpusError
 from ridgeway.common.base.settings import Sampling, WordFeatures
 from ridgeway.common.text.table_encoder import TableEncoder, with_words
-from tests.support.corpora_on_disk import Stopper, content, job, sentences, write_jsonl
+from tests.support.corpora_on_disk import (
+    Stopper,
+    job,
+    must_agree,
+    sentences,
+    write_jsonl,
+)
 from tests.support.waiting import wait_for
 
 RULES = ReadingRules(
@@ -286,5 +292,4 @@ def test_a_corpus_prepared_with_processes_has_the_same_sums(
             stops += 1
     assert stops > 1
     for outcome in (whole, resumed):
-        assert content(outcome) == content(alone)
-        assert outcome.counters == alone.counters
+        must_agree(outcome, alone)

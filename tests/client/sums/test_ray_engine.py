@@ -26,7 +26,13 @@ from ridgeway.client.sums.ray_engine import (
 )
 from ridgeway.common.base.errors import CorpusError, DeviceError, RidgewayError
 from ridgeway.common.text.encoder_files import find_encoder, save_encoder
-from tests.support.corpora_on_disk import Stopper, content, job, sentences, write_jsonl
+from tests.support.corpora_on_disk import (
+    Stopper,
+    job,
+    must_agree,
+    sentences,
+    write_jsonl,
+)
 from tests.support.tiny import tiny_encoder
 
 pytestmark = [  # Ray leaves files and processes to the garbage collector
@@ -135,8 +141,7 @@ def test_a_lost_machine_and_gpus_of_a_cluster(
             )
     finally:
         machines.shutdown()
-    assert content(shared) == content(alone)
-    assert shared.counters == alone.counters
+    must_agree(shared, alone)
 
 
 @pytest.fixture(scope="module")
@@ -209,8 +214,7 @@ def test_a_cluster_gives_the_bytes_of_one_machine(corpus: Path, tmp_path: Path) 
     assert kept > 0
     assert 0 < seen[0][0] < seen[-1][0] == seen[-1][1]
     for outcome in (shared, resumed):
-        assert content(outcome) == content(alone)
-        assert outcome.counters == alone.counters
+        must_agree(outcome, alone)
 
 
 @pytest.mark.slow
