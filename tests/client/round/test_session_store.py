@@ -272,6 +272,14 @@ def answers_of(coordinator: Hostile, packets: list[Packet]) -> Iterator[Opened[A
             continue
 
 
+def die_before_saving(coordinator: Hostile, packet: Packet) -> None:
+    """The victim's process ends before it saves its session, and has answered nothing."""
+    with pytest.MonkeyPatch.context() as patch:
+        crash = crashing(SessionFile.save, Crash, afterwards=False)
+        patch.setattr(SessionFile, "save", crash)
+        assert list(answers_of(coordinator, [packet])) == []
+
+
 def other_request(coordinator: Hostile, step: int, lot: SumName) -> Packet:
     """Another request for the same step, as a coordinator that hopes for a second answer would make
     it.
@@ -352,7 +360,7 @@ def test_a_crash_at_any_step_never_lets_two_different_answers_out(
 
 @pytest.mark.parametrize("lot", SUM_NAMES)
 def test_what_is_signed_is_in_the_journal_before_the_signature_leaves(
-    at: At, monkeypatch: pytest.MonkeyPatch, lot: SumName
+    at: At, lot: SumName
 ) -> None:
     """Killed in between, the holder takes the sum for one that may be opened; it never forgets one
     that was.
@@ -360,11 +368,7 @@ def test_what_is_signed_is_in_the_journal_before_the_signature_leaves(
     coordinator = at(CONFIRM, lot)
     request = coordinator.request(CONFIRM, lot, VICTIM)
     assert signed_by_victim(coordinator, lot) == []
-    with monkeypatch.context() as patch:
-        patch.setattr(
-            SessionFile, "save", crashing(SessionFile.save, Crash, afterwards=False)
-        )
-        assert list(answers_of(coordinator, [request])) == []
+    die_before_saving(coordinator, request)
     assert signed_by_victim(coordinator, lot) == [
         {coordinator.key_of[name] for name in ALL}
     ]
@@ -393,24 +397,13 @@ def signed_by_victim(coordinator: Hostile, lot: SumName) -> list[set[str]]:
 
 @pytest.mark.parametrize("step", [LOCK, OPEN])
 def test_a_sum_that_others_may_open_is_not_forgotten_by_a_holder_that_was_killed(
-    at: At, monkeypatch: pytest.MonkeyPatch, step: int
+    at: At, step: int
 ) -> None:
     """It had written down that it opens the sum, and nothing of that had left; then it is shown a
     smaller one.
     """
     coordinator = at(step)
-    with monkeypatch.context() as patch:
-        patch.setattr(
-            SessionFile, "save", crashing(SessionFile.save, Crash, afterwards=False)
-        )
-        assert (
-            list(
-                answers_of(
-                    coordinator, [coordinator.request(step, "statistics", VICTIM)]
-                )
-            )
-            == []
-        )
+    die_before_saving(coordinator, coordinator.request(step, "statistics", VICTIM))
     coordinator.ask(VICTIM, coordinator.confirm_request("statistics", FEWER))
     assert {coordinator.key_of[name] for name in ALL} in signed_by_victim(
         coordinator, "statistics"
