@@ -170,9 +170,11 @@ def roster_change(
     """owner: what stands for the owner of a key. A member whose key was handed over has stayed;
     one with another name or domain is another.
     """
-    old = {(owner(member.key), member.name, member.domain): member for member in before}
-    new = {(owner(member.key), member.name, member.domain): member for member in after}
+    old, new = (
+        {(owner(member.key), member.name, member.domain): member for member in members}
+        for members in (before, after)
+    )
     return RosterChange(
-        tuple(place for name, place in new.items() if name not in old),
-        tuple(place for name, place in old.items() if name not in new),
+        tuple(member for name, member in new.items() if name not in old),
+        tuple(member for name, member in old.items() if name not in new),
     )

@@ -233,14 +233,14 @@ class Account:
         rho: Cost = EXACT
         if round_epsilon != math.inf:
             rho = rho_for(round_epsilon, self.delta)
-        exact = [
-            self.expense(epoch, output, mode, None, holdout)
+        costs = {"private": rho}
+        return [
+            replace(
+                self.expense(epoch, output, mode, None, holdout),
+                rho=costs.get(mode, EXACT),
+            )
             for mode in modes
             for output in OUTPUTS
-        ]
-        return [
-            replace(expense, rho=rho) if expense.mode == "private" else expense
-            for expense in exact
         ]
 
     def private_round(

@@ -20,7 +20,6 @@ import pytest
 from ridgeway.client.evidence import HolderRecord, SentItem
 from ridgeway.client.round.answers import answer
 from ridgeway.client.round.epochs import OPENED, SIGNED
-from ridgeway.client.round.holder import release_folder
 from ridgeway.common.base.errors import RoundFailed
 from ridgeway.common.base.journal import Journal
 from ridgeway.common.protocol.messages import Hello
@@ -222,7 +221,7 @@ def unpaid_output(copy: Path) -> None:
 
 
 def other_release(copy: Path) -> None:
-    path = release_folder(copy, 1) / "router.safetensors"
+    path = HolderRecord(copy).release_folder(1) / "router.safetensors"
     path.write_bytes(path.read_bytes()[:-1] + b"\1")
 
 
