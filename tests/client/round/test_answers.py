@@ -246,29 +246,31 @@ def test_one_holder_under_two_keys_is_no_cohort_of_two(
 # When somebody asks for what it must not have
 
 
+def other(terms: Terms, **changes: Any) -> Terms:
+    return terms.model_copy(update=changes)
+
+
 @pytest.mark.parametrize(
     ("request_of", "blobs", "code"),
     [
         (lambda h, t: Here(), (), "malformed"),
         (
-            lambda h, t: Announce(terms=t.model_copy(update={"encoder": "0" * 64})),
+            lambda h, t: Announce(terms=other(t, encoder="0" * 64)),
             (),
             "encoder_not_allowed",
         ),
         (
-            lambda h, t: Announce(terms=t.model_copy(update={"features": 8})),
+            lambda h, t: Announce(terms=other(t, features=8)),
             (),
             "encoder_mismatch",
         ),
         (
-            lambda h, t: Announce(terms=t.model_copy(update={"mode": "masked"})),
+            lambda h, t: Announce(terms=other(t, mode="masked")),
             (),
             "mode_not_allowed",
         ),
         (
-            lambda h, t: Collect(
-                cohort=cohort_of(h, t.model_copy(update={"mode": "masked"}))
-            ),
+            lambda h, t: Collect(cohort=cohort_of(h, other(t, mode="masked"))),
             (),
             "mode_not_allowed",
         ),

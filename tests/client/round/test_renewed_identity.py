@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -57,19 +56,15 @@ def renew(parties: Parties, name: str) -> HandOver:
     return link
 
 
-def sealed(
-    parties: Parties, number: int, names: Sequence[str] = tuple(PEOPLE)
-) -> Hostile:
-    session = Hostile(parties, list(names), f"{number:032x}")
+def sealed(parties: Parties, number: int) -> Hostile:
+    session = Hostile(parties, list(PEOPLE), f"{number:032x}")
     session.begin()
     session.seal()
     return session
 
 
-def opened(
-    parties: Parties, number: int, names: Sequence[str] = tuple(PEOPLE)
-) -> Hostile:
-    session = sealed(parties, number, names)
+def opened(parties: Parties, number: int) -> Hostile:
+    session = sealed(parties, number)
     session.finish("statistics")
     return session
 
