@@ -210,7 +210,7 @@ def _spent(record: HolderRecord, privacy: Privacy | None) -> Section:
 
 def _outputs(record: HolderRecord) -> Section:
     account = record.account
-    own = set(record.handovers.keys(record.policy.coordinator))
+    keys = set(record.handovers.keys(record.policy.coordinator))
     title = "Every output that left"
     rows = []
     for expense in account.expenses():
@@ -223,7 +223,7 @@ def _outputs(record: HolderRecord) -> Section:
                 expense.mode,
                 expense.epoch[:_SHOWN_DIGITS],
                 "exact (∞)" if expense.rho == math.inf else cost,
-                "this one" if expense.federation in own else federation,
+                "this one" if expense.federation in keys else federation,
             )
         )
     if not rows:

@@ -139,13 +139,13 @@ def _notices(holder: Holder) -> list[dict[str, Any]]:
     return notices
 
 
-def _names(holder: Holder, own: str) -> dict[str, str]:
+def _names(holder: Holder, you: str) -> dict[str, str]:
     """How this holder and the members that it knows are called, by the first keys that they had."""
     known = holder.handovers
     names = {
         known.owner(member.key): member.name for member in load_roster(holder.folder)
     }
-    return names | {known.owner(holder.key): own}
+    return names | {known.owner(holder.key): you}
 
 
 def notice_sentence(before: str, after: str, members: list[str]) -> str:

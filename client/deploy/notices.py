@@ -239,8 +239,8 @@ def roster_news(holder: Holder, roster: Roster) -> RosterChange:
 def other_members(
     holder: Holder, roster: Roster, owner: Callable[[str], str]
 ) -> list[RosterMember]:
-    own = owner(holder.key)
-    return [member for member in roster.members if owner(member.key) != own]
+    first_key = owner(holder.key)
+    return [member for member in roster.members if owner(member.key) != first_key]
 
 
 def tell_unconfirmed(holder: Holder, gate: Gate) -> list[str]:

@@ -259,15 +259,15 @@ class Holder(HolderFiles):
         owner = self.handovers.owner(self.key)
         return replace(account_of(self.settings, self.journal), holder=owner)
 
-    def check_record(self, heard: Iterable[HeardOutputs] = ()) -> None:
+    def check_record(self, counted: Iterable[HeardOutputs] = ()) -> None:
         """Raise Refused if this folder is an older copy, as far as the shared file knows, or as the
         coordinator says.
         """
         keys = self.handovers.keys(self.key)
-        own = [outputs for outputs in heard if outputs.key in keys]
+        of_this = [outputs for outputs in counted if outputs.key in keys]
         numbers: dict[Output, int] = {
-            "statistics": max((outputs.sums for outputs in own), default=0),
-            "counts": max((outputs.counts for outputs in own), default=0),
+            "statistics": max((outputs.sums for outputs in of_this), default=0),
+            "counts": max((outputs.counts for outputs in of_this), default=0),
         }
         self.account.check_record(numbers)
 

@@ -37,13 +37,13 @@ def known_handovers(journal: Journal) -> HandOvers:
 
 
 def take_handovers(
-    journal: Journal, told: Iterable[HandOver], concerned: Collection[str]
+    journal: Journal, links: Iterable[HandOver], concerned: Collection[str]
 ) -> HandOvers:
     """Write down what is new about the owners of some keys, and leave the rest; returns all that is
     known then.
     """
     known = known_handovers(journal)
-    grown = known.merged_with(told)
+    grown = known.merged_with(links)
     owners = {grown.owner(key) for key in concerned}
     new = [(HANDED_OVER, link) for link in grown.links[len(known.links) :]]
     new += [(FORKED_KEY, link) for link in grown.forks[len(known.forks) :]]
@@ -59,14 +59,14 @@ def take_handovers(
 
 
 def check_coordinator(
-    journal: Journal, pinned: str, sender: str, told: Iterable[HandOver] = ()
+    journal: Journal, pinned: str, sender: str, links: Iterable[HandOver] = ()
 ) -> HandOvers:
     """Raise Refused unless the sender is who the pinned key belongs to, under the key that it has
     now.
 
-    told: the hand-overs that came with what was sent; they are taken in.
+    links: the hand-overs that came with what was sent; they are taken in.
     """
-    known = take_handovers(journal, told, {pinned})
+    known = take_handovers(journal, links, {pinned})
     now = known.newest(pinned)
     if sender == now:
         return known

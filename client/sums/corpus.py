@@ -331,10 +331,10 @@ def _texts(
     names: Sequence[str],
     counters: Counters,
     position: Position,
-    each: _BrokenRecords,
+    broken: _BrokenRecords,
 ) -> Iterator[str]:
     if source.kind == "parquet":
-        yield from _parquet_texts(source, names, position, each)
+        yield from _parquet_texts(source, names, position, broken)
         return
     with _opened(source, position) as stream:
         name = place_name(source.path) + (
@@ -342,14 +342,14 @@ def _texts(
         )
         if source.kind == "jsonl":
             yield from jsonl_texts(
-                _lines(stream, counters, source.begin), names, name, each
+                _lines(stream, counters, source.begin), names, name, broken
             )
         elif source.kind == "csv":
             delimiter = (
                 "\t" if _inner_name(source.path).suffix.lower() == ".tsv" else ","
             )
             yield from _csv_texts(
-                _lines(stream, counters, 0), names, name, delimiter, each
+                _lines(stream, counters, 0), names, name, delimiter, broken
             )
         else:
             yield from _pieces(stream, counters, source)
@@ -454,7 +454,7 @@ def _csv_texts(
     names: Sequence[str],
     name: str,
     delimiter: str,
-    each: _BrokenRecords,
+    broken: _BrokenRecords,
 ) -> Iterator[str]:
     csv.field_size_limit(1 << 30)
     # a quote that never ends is an error
@@ -463,12 +463,12 @@ def _csv_texts(
         cells.pop(cast(str, None), None)  # cells beyond the header
         # an empty cell is no text
         record = {name: cell or None for name, cell in cells.items()}
-        with each:
+        with broken:
             yield record_text(record, names, f"{name}, line {reader.line_num}")
 
 
 def _parquet_texts(
-    source: CorpusFile, names: Sequence[str], position: Position, each: _BrokenRecords
+    source: CorpusFile, names: Sequence[str], position: Position, broken: _BrokenRecords
 ) -> Iterator[str]:
     with (
         open_file(source.path) as raw,
@@ -492,7 +492,7 @@ def _parquet_texts(
             ):
                 for record in batch.to_pylist():
                     seen += 1
-                    with each:
+                    with broken:
                         yield record_text(
                             record, columns, f"{place_name(source.path)}, row {seen}"
                         )

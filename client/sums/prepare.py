@@ -518,10 +518,10 @@ class _Run:
             self._pending.append(pool.submit(self._sum, batch.texts, samples))
         while len(self._pending) > 2 * self._job.threads:
             self._counters.tokens += self._pending.popleft().result()
-        if batch.ends or batch.place > batch.first:
+        if batch.ends or batch.stop > batch.first:
             before = self._stretches.get(stamp)
             start = before.start if before else batch.first
-            self._stretches[stamp] = Stretch(stamp, start, batch.place, batch.ends)
+            self._stretches[stamp] = Stretch(stamp, start, batch.stop, batch.ends)
         self._counters.add(batch.met)
         self._broken += batch.broken[: MAX_PLACES - len(self._broken)]
         self._positions[stamp] = min(batch.position, stamp.bytes)

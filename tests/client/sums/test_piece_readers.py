@@ -74,7 +74,7 @@ def gathered(
     for number, batch, samples in batches:
         met, seen, taken = found[number]
         assert not seen or not seen[-1].ends
-        assert not seen or batch.place >= seen[-1].place
+        assert not seen or batch.stop >= seen[-1].stop
         tokens, layers = samples or samples_of(
             batch.texts, encoder.tokenizer, RULES.sampling
         )
@@ -85,7 +85,7 @@ def gathered(
             *((times, ids.tolist(), bounds.tolist()) for ids, bounds, times in layers),
         ]
     return [
-        (met, seen[-1].place, [w for b in seen for w in b.broken], taken)
+        (met, seen[-1].stop, [w for b in seen for w in b.broken], taken)
         for met, seen, taken in found
     ]
 
