@@ -177,9 +177,9 @@ def test_a_copy_that_may_not_be_written_verifies_and_stays_as_it_is(
     played: tuple[Parties, Direct], newest: str
 ) -> None:
     """Also where entries still lie in the file beside the journal that SQLite writes first."""
-    place = Path(tempfile.mkdtemp())
-    place.chmod(0o755)
-    copy, holder = place / "copy", played[0].holder("law")
+    folder = Path(tempfile.mkdtemp())
+    folder.chmod(0o755)
+    copy, holder = folder / "copy", played[0].holder("law")
     holder.journal.append(("note", {}))
     shutil.copytree(
         holder.folder, copy, ignore=shutil.ignore_patterns(*SECRETS, "*-shm")
@@ -201,7 +201,7 @@ def test_a_copy_that_may_not_be_written_verifies_and_stays_as_it_is(
     finally:
         for path in (copy, *copy.rglob("*")):
             path.chmod(0o755)
-        shutil.rmtree(place)
+        shutil.rmtree(folder)
 
 
 def unsigned_sum(copy: Path) -> None:

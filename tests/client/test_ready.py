@@ -335,10 +335,8 @@ def test_documents_behind_links_are_charged_where_they_lie(
             (folder / f"{number}.jsonl").symlink_to(other / f"{number}.jsonl")
         opened(private)
         account = private.holder("law").account
-        places = [f"{number}.jsonl" for number in range(4)] + ["unread/text"]
-        return [
-            place for place in places if overlap(account.corpus, [str(other / place)])
-        ]
+        paths = [f"{number}.jsonl" for number in range(4)] + ["unread/text"]
+        return [path for path in paths if overlap(account.corpus, [str(other / path)])]
 
     assert charged() == []
     assert charged(0) == ["0.jsonl"]

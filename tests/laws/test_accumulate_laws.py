@@ -81,8 +81,8 @@ def slow_thinned(document: Document, window: int, stride: int) -> Document:
     """The first `window` of every `stride` tokens."""
     return [
         token
-        for place, token in enumerate(document)
-        if place % (stride or window) < window
+        for index, token in enumerate(document)
+        if index % (stride or window) < window
     ]
 
 
@@ -91,7 +91,7 @@ def slow_samples(
 ) -> list[tuple[int, Document]]:
     """How often each sample counts, and its tokens."""
     cut, copies = (
-        [each[: sampling.max_tokens or None] for each in row]
+        [document[: sampling.max_tokens or None] for document in row]
         for row in (documents, map(copy_of, documents))
     )
     mistyped = [(sampling.mistyped, copy) for copy in copies if copy]
@@ -128,13 +128,13 @@ def slow_units(document: Document, sampling: Sampling) -> list[tuple[int, Docume
     windows = slow_windows(slow_thinned(document, window, sampling.stride), window)
     left_out = max(0, len(windows) - 2 * fifth)
     kept = [
-        each
-        for n, each in enumerate(windows)
+        tokens
+        for n, tokens in enumerate(windows)
         if left_out == 0 or is_one_of(2 * fifth, len(windows), n)
     ]
     times = max(2**k for k in range(12) if len(kept) * 2**k <= 2 * fifth)
     assert len(windows) - len(kept) == left_out
-    return longer + [(times, each) for each in kept]
+    return longer + [(times, tokens) for tokens in kept]
 
 
 def is_one_of(some: int, of: int, number: int) -> bool:
@@ -341,10 +341,10 @@ def test_compiled_words_are_the_sketch_s_at_every_rounding_and_at_the_limit(
     ids = np.random.default_rng(size).integers(0, 3, 98303).astype(np.int32)
     ids[: 98303 // 2] = 2
     bounds = np.arange(98303 // size + 1) * size
-    found = WindowTable(np.zeros((3, 1), dtype=np.int16), words).window_means(
+    features = WindowTable(np.zeros((3, 1), dtype=np.int16), words).window_means(
         ids, bounds
     )
-    np.testing.assert_array_equal(found[:, 1:], words.window_features(ids, bounds))
+    np.testing.assert_array_equal(features[:, 1:], words.window_features(ids, bounds))
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 8, 127, 128, 129, 1000])
@@ -458,10 +458,10 @@ def test_a_document_of_more_tokens_than_a_window_may_have_is_several_samples(
     length: int, samples: int
 ) -> None:
     """So that no sum over a whole document can overflow."""
-    [found] = layers(
+    [layer] = layers(
         np.zeros(length, dtype=np.int32), np.array([length]), Sampling(65536)
     )
-    assert len(found.bounds) - 1 == samples
+    assert len(layer.bounds) - 1 == samples
 
 
 @given(table=tables(), documents=corpora(), sampling=samplings)
@@ -483,7 +483,7 @@ def test_sums_with_words_are_those_of_their_features(
 ) -> None:
     """Windows of one token too: words are more than their tokens' counts."""
     accumulator = accumulators(table, sampling, words)()
-    found = accumulator.statistics(
+    sums = accumulator.statistics(
         state_of(accumulator, [documents[:2], documents[2:]], sampling)
     )
     features = [
@@ -499,7 +499,7 @@ def test_sums_with_words_are_those_of_their_features(
         )
         for times, tokens in slow_samples(documents, sampling)
     ]
-    assert found.gram.tolist() == slow_gram(features, table.shape[1] + words.width + 1)
+    assert sums.gram.tolist() == slow_gram(features, table.shape[1] + words.width + 1)
 
 
 @given(table=tables(), documents=corpora(), sampling=samplings)
@@ -526,11 +526,11 @@ def test_with_units_every_document_has_one_mass(
     """
     assume(sampling.units)
     for document in filter(None, documents):
-        found = layers(
+        samples = layers(
             *in_one_row([document, copy_of(document)][: 1 + bool(sampling.mistyped)]),
             sampling,
         )
-        mass = sum(layer.times * (len(layer.bounds) - 1) for layer in found)
+        mass = sum(layer.times * (len(layer.bounds) - 1) for layer in samples)
         mistyped = sampling.mistyped if sampling.mistyped and copy_of(document) else 0
         read = min(len(document), sampling.max_tokens or len(document))
         opening = sampling.units // 5 if sampling.opening and read > 20 else 0
@@ -549,8 +549,8 @@ def test_counting_tokens_equals_windows_of_one(
     )
     counted = counting.statistics(state_of(counting, [documents]))
     summed = summing.statistics(state_of(summing, [documents]))
-    found = layers(*in_one_row(documents), sampling)
-    assert all(len(set(layer.ids.tolist())) == len(layer.ids) for layer in found)
+    samples = layers(*in_one_row(documents), sampling)
+    assert all(len(set(layer.ids.tolist())) == len(layer.ids) for layer in samples)
     assert counted.equals(summed)
     assert counted.gram.tolist() == slow_sums(table, documents, sampling)
 

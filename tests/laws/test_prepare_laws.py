@@ -52,9 +52,9 @@ class Summed:
         self._names = count()
 
     def write(self, pieces: list[list[str]]) -> list[Path]:
-        place = self.folder / f"corpus{next(self._names)}"
+        folder = self.folder / f"corpus{next(self._names)}"
         return [
-            write_jsonl(place / f"{number}.jsonl", piece)
+            write_jsonl(folder / f"{number}.jsonl", piece)
             for number, piece in enumerate(pieces)
         ]
 

@@ -88,11 +88,11 @@ def spending(parties: Parties) -> Path:
 class Machine:
     """All that a holder has on its machine, as a snapshot takes and brings it back."""
 
-    def __init__(self, parties: Parties, place: Path, *, spending: bool = True) -> None:
-        self.parties, self.place, self._with_spending = parties, place, spending
-        shutil.copytree(parties.homes[OLD], place / "folder")
+    def __init__(self, parties: Parties, copy: Path, *, spending: bool = True) -> None:
+        self.parties, self.copy, self._with_spending = parties, copy, spending
+        shutil.copytree(parties.homes[OLD], copy / "folder")
         if spending and self._spending.exists():
-            shutil.copy(self._spending, place / "spending")
+            shutil.copy(self._spending, copy / "spending")
 
     @property
     def _spending(self) -> Path:
@@ -100,11 +100,11 @@ class Machine:
 
     def put_back(self) -> None:
         shutil.rmtree(self.parties.homes[OLD])
-        shutil.copytree(self.place / "folder", self.parties.homes[OLD])
+        shutil.copytree(self.copy / "folder", self.parties.homes[OLD])
         if self._with_spending:
             self._spending.unlink()
-            if (self.place / "spending").exists():
-                shutil.copy(self.place / "spending", self._spending)
+            if (self.copy / "spending").exists():
+                shutil.copy(self.copy / "spending", self._spending)
 
 
 def refused(parties: Parties) -> bool:
@@ -152,12 +152,12 @@ def test_a_copy_between_sums_and_counts_is_noticed(
             HeardOutputs(key="1" * 64, sums=9, counts=9),
         ]
     )
-    for heard in (
+    for counted in (
         HeardOutputs(key=key, sums=2, counts=1),
         HeardOutputs(key=key, sums=1, counts=2),
     ):
         with refusing("older_copy"):
-            holder.check_record([heard])
+            holder.check_record([counted])
 
 
 def test_restored_a_folder_is_charged_for_what_may_have_left_and_takes_part_again(

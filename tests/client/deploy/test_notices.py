@@ -63,12 +63,12 @@ def holder(federation: Federation, tmp_path: Path) -> Path:
     return folder
 
 
-def told(federation: Federation) -> bytes:
+def notice_of(federation: Federation) -> bytes:
     return (federation.link / NOTICE).read_bytes()
 
 
 def take(folder: Path, federation: Federation) -> list[str]:
-    return take_notice(folder, told(federation), federation.identity.public, NOW)
+    return take_notice(folder, notice_of(federation), federation.identity.public, NOW)
 
 
 @pytest.fixture
@@ -110,11 +110,13 @@ def test_a_notice_is_taken_from_nobody_else(
     stranger = found(tmp_path / "stranger").federation
     create_authority(stranger.link, [])
     announce(stranger)
-    changed = json.loads(told(stranger)) | {"coordinator": federation.identity.public}
+    changed = json.loads(notice_of(stranger)) | {
+        "coordinator": federation.identity.public
+    }
     for content in (
-        told(stranger),
+        notice_of(stranger),
         json.dumps(changed).encode(),
-        told(federation)[:-9],
+        notice_of(federation)[:-9],
         b"",
         b"[]",
     ):
@@ -129,7 +131,7 @@ def test_an_earlier_notice_does_not_bring_an_earlier_authority_back(
     """Whoever has stolen the old authority's key cannot have it taken again with the notice of its
     time.
     """
-    early = told(federation)
+    early = notice_of(federation)
     renew_authority(federation.link, new_key=True)
     announce(federation)
     take(holder, federation)
@@ -146,7 +148,7 @@ def test_an_authority_that_has_ended_does_not_replace_one_that_holds(
     with pytest.raises(FormatError, match="ended on"):
         take_notice(
             holder,
-            told(federation),
+            notice_of(federation),
             federation.identity.public,
             NOW + timedelta(days=3651),
         )
@@ -154,9 +156,9 @@ def test_an_authority_that_has_ended_does_not_replace_one_that_holds(
 
 
 def test_what_holds_still_is_not_announced_again(federation: Federation) -> None:
-    before = told(federation)
+    before = notice_of(federation)
     announce(federation)
-    assert told(federation) == before
+    assert notice_of(federation) == before
 
 
 def test_a_host_that_the_certificate_does_not_name_is_refused_at_once(

@@ -433,17 +433,17 @@ def test_a_corpus_that_is_gone_or_cannot_be_read_changes_no_answer(
 
 
 @pytest.mark.parametrize(
-    ("place", "code"), [("nothing", "encoder_missing"), ("other", "encoder_mismatch")]
+    ("folder", "code"), [("nothing", "encoder_missing"), ("other", "encoder_mismatch")]
 )
 def test_an_encoder_that_is_not_there_or_is_another_is_named_by_its_fingerprint_alone(
-    parties: Parties, home: Holder, terms: Terms, tmp_path: Path, place: str, code: str
+    parties: Parties, home: Holder, terms: Terms, tmp_path: Path, folder: str, code: str
 ) -> None:
     """Where it was looked for stays here."""
     save_encoder(tiny_encoder(seed=5), tmp_path / "private-place" / "other")
     holder = rewrite(
         home,
         f"dir:{parties.folder / 'encoder'}",
-        f"dir:{tmp_path / 'private-place' / place}",
+        f"dir:{tmp_path / 'private-place' / folder}",
     )
     reply = answer(
         holder,

@@ -170,10 +170,10 @@ def test_sums_are_weighted_to_the_share_of_the_cohort(
 ) -> None:
     """All of the mass for the only holder of a domain, half of it beside another."""
     holder = parties.holder("law")
-    own, epoch = holder.key, holder.epoch(terms)
+    key, epoch = holder.key, holder.epoch(terms)
     raw = holder.epochs.statistics(epoch).statistics
     alone, beside = (
-        form_cohort(terms, {own: "law", "f" * 64: domain}) for domain in ("code", "law")
+        form_cohort(terms, {key: "law", "f" * 64: domain}) for domain in ("code", "law")
     )
     assert holder.exact_sums(epoch, alone).equals(raw.weighted(EQUAL_MASS))
     assert holder.exact_sums(epoch, beside).equals(raw.weighted(EQUAL_MASS // 2))

@@ -89,9 +89,9 @@ def test_nothing_is_revealed_before_the_sum_is_locked(coordinator: Hostile) -> N
     locks = coordinator.lock("statistics", ALL)
     for bad in (
         dict(list(locks.items())[:3]),
-        {place: signatures[place] for place in locks},
+        {index: signatures[index] for index in locks},
         dict.fromkeys(locks, locks[1]),
-        {place + 10: lock for place, lock in locks.items()},
+        {index + 10: lock for index, lock in locks.items()},
     ):
         request = coordinator.open_request("statistics", ALL, signatures, bad)
         assert coordinator.refusal(VICTIM, request) == "not_locked"
@@ -143,13 +143,17 @@ def test_shares_of_a_member_that_has_not_signed_stay_where_they_are(
     coordinator: Hostile,
 ) -> None:
     """Each holder looks for the signatures of those whose shares it holds; a lock is one, too."""
-    locks, own = coordinator.lock("statistics", ALL), coordinator.place(VICTIM)
+    locks, own_index = coordinator.lock("statistics", ALL), coordinator.place(VICTIM)
     dealers = [
-        coordinator.place(name) for name in ALL if own in coordinator.dealt(name)
+        coordinator.place(name) for name in ALL if own_index in coordinator.dealt(name)
     ]
     for missing in dealers:
         signatures, others = (
-            {place: each for place, each in signed.items() if place != missing}
+            {
+                index: signature
+                for index, signature in signed.items()
+                if index != missing
+            }
             for signed in (coordinator.signatures, locks)
         )
         request = coordinator.open_request("statistics", ALL, signatures, others)
@@ -169,13 +173,13 @@ def test_envelopes_of_others_than_those_who_shared_are_refused(
         if coordinator.place(name) in coordinator.dealt(sender)
     )
     sent = unpack_by_member(coordinator.post(receiver), ENVELOPE_BYTES)
-    own = coordinator.place(receiver)
-    place, envelope = next(iter(sent.items()))
-    others = [other for other in range(1, 6) if other not in (*sent, own)]
+    own_index = coordinator.place(receiver)
+    index, envelope = next(iter(sent.items()))
+    others = [other for other in range(1, 6) if other not in (*sent, own_index)]
     for bad in (
-        {**sent, own: envelope},
+        {**sent, own_index: envelope},
         {**sent, 6: envelope},
-        {**sent, place: envelope[::-1]},
+        {**sent, index: envelope[::-1]},
         *({**sent, other: envelope} for other in others),
     ):
         answer = coordinator.ask(

@@ -178,8 +178,8 @@ LIES: list[tuple[str, Callable[[Hostile], Message]]] = [
 def test_a_lie_before_secrets_are_shared_is_refused(at: At) -> None:
     """Each by its code, nothing leaves, and the session goes on without the lie."""
     coordinator = at(SHARE)
-    for place, (code, lie) in enumerate(LIES):
-        assert coordinator.refusal(VICTIM, lie(coordinator)) == code, place
+    for number, (code, lie) in enumerate(LIES):
+        assert coordinator.refusal(VICTIM, lie(coordinator)) == code, number
     coordinator.parties.rewrite(
         VICTIM, 'modes = ["masked"]', 'modes = ["masked", "clear"]'
     )
@@ -382,13 +382,13 @@ def test_envelopes_changed_after_they_were_signed_are_refused(at: At) -> None:
 def test_a_set_of_sharers_that_cannot_be_is_refused(at: At, kind: type[Hold]) -> None:
     """Too few, one that is no member, or without the holder itself."""
     coordinator = at(SEAL)
-    own = coordinator.place(VICTIM)
-    others = tuple(place for place in range(1, 6) if place != own)
+    own_index = coordinator.place(VICTIM)
+    others = tuple(index for index in range(1, 6) if index != own_index)
     for shared, code in (
-        ((own, *others[:2]), "too_few_survivors"),
-        ((own, *others, 6), "impossible_survivors"),
+        ((own_index, *others[:2]), "too_few_survivors"),
+        ((own_index, *others, 6), "impossible_survivors"),
         (others, "not_in_cohort"),
-        ((own, own, own, own), "too_few_survivors"),
+        ((own_index, own_index, own_index, own_index), "too_few_survivors"),
     ):
         request = kind(session=coordinator.session, shared=shared)
         assert coordinator.refusal(VICTIM, request, (coordinator.post(VICTIM),)) == code

@@ -83,7 +83,7 @@ def open_(
     lot: SumName, signers: range, names: list[str] = ALL
 ) -> Callable[[Hostile], Asked]:
     return lambda c: (
-        c.open_request(lot, names, {place: c.signatures[place] for place in signers}),
+        c.open_request(lot, names, {index: c.signatures[index] for index in signers}),
         (),
     )
 

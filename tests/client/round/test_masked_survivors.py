@@ -220,7 +220,7 @@ def test_different_questions_to_two_members_are_not_opened(at: At) -> None:
     )
     nothing_revealed(coordinator)
     halves = coordinator.open_request(
-        "counts", ALL, {place: signatures[place] for place in list(signatures)[:3]}
+        "counts", ALL, {index: signatures[index] for index in list(signatures)[:3]}
     )
     assert coordinator.refusal(VICTIM, halves) == "not_confirmed"
 

@@ -153,10 +153,10 @@ def crash(*_: Any, **__: Any) -> None:
     raise Crash
 
 
-@pytest.mark.parametrize("place", ["before it is paid for", "after it is paid for"])
+@pytest.mark.parametrize("moment", ["before it is paid for", "after it is paid for"])
 @pytest.mark.parametrize("output", ["statistics", "counts"])
 def test_a_crash_between_keeping_and_paying_costs_nothing_twice(
-    parties: Parties, monkeypatch: pytest.MonkeyPatch, place: str, output: str
+    parties: Parties, monkeypatch: pytest.MonkeyPatch, moment: str, output: str
 ) -> None:
     """Nothing had left: before, another vector may be made; after, the kept one leaves."""
 
@@ -168,7 +168,7 @@ def test_a_crash_between_keeping_and_paying_costs_nothing_twice(
     plain = Account.pay
 
     def pay(account: Account, *expenses: Any) -> None:
-        if place == "after it is paid for":
+        if moment == "after it is paid for":
             plain(account, *expenses)
         crash()
 
@@ -179,11 +179,11 @@ def test_a_crash_between_keeping_and_paying_costs_nothing_twice(
     epoch = parties.holder("law").epoch(parties.terms)
     kept = parties.holder("law").epochs.noisy(epoch, output)
     assert kept is not None
-    assert spent(parties) == ([output] if place == "after it is paid for" else [])
+    assert spent(parties) == ([output] if moment == "after it is paid for" else [])
     first = asked()
     assert spent(parties) == [output]
     assert asked() == first
-    if place == "after it is paid for":
+    if moment == "after it is paid for":
         assert kept[0].tolist()[: len(first)] == first
 
 
@@ -271,9 +271,9 @@ def test_fewer_members_each_draw_more(
     for members in (3, 9):
         drawn.clear()
         shared(full, f"{members:064x}", members)
-        own, products = privacy.shared(members)
-        assert set(drawn) == {privacy.sigma, own, products}
-        assert surely_noised(members) * own**2 >= privacy.sigma**2
+        squares, products = privacy.shared(members)
+        assert set(drawn) == {privacy.sigma, squares, products}
+        assert surely_noised(members) * squares**2 >= privacy.sigma**2
 
 
 # In a round

@@ -44,7 +44,7 @@ OTHERS = ("code", "medicine")
 NEW = "code-2"
 
 
-def place(byte: int, name: str, domain: str = "code") -> RosterMember:
+def member(byte: int, name: str, domain: str = "code") -> RosterMember:
     return RosterMember(name=name, domain=domain, key=fixed_identity(byte).public)
 
 
@@ -55,7 +55,7 @@ def test_the_roster_holds_exactly_what_was_written_last(tmp_path: Path) -> None:
     """In one order, however it was given, in a file that only its owner can read; nobody is in it
     at first.
     """
-    first, other = place(1, "b"), place(2, "a")
+    first, other = member(1, "b"), member(2, "a")
     assert load_roster(tmp_path) == ()
     write_roster(tmp_path, [first, other])
     assert load_roster(tmp_path) == (other, first)
@@ -81,8 +81,8 @@ def test_a_damaged_roster_is_said_so_and_never_taken_for_an_empty_one(
 
 def test_a_key_that_was_handed_over_changes_nothing_and_another_name_does() -> None:
     """Owners count, and what they are called."""
-    before = [place(1, "a"), place(2, "b")]
-    after = [place(3, "a"), place(2, "c")]
+    before = [member(1, "a"), member(2, "b")]
+    after = [member(3, "a"), member(2, "c")]
     change = roster_change(
         before, after, lambda key: before[0].key if key == after[0].key else key
     )
@@ -94,7 +94,7 @@ def test_a_key_that_was_handed_over_changes_nothing_and_another_name_does() -> N
 
 members = st.lists(
     st.builds(
-        place,
+        member,
         st.integers(0, 9),
         st.sampled_from(["a", "b", "ab"]),
         st.sampled_from(["code", "law"]),
@@ -122,7 +122,7 @@ def test_the_code_of_a_known_roster_stays_the_same() -> None:
     import base64
     import hashlib
 
-    place = RosterMember(name="law-1", domain="law", key="ab" * 32)
+    member = RosterMember(name="law-1", domain="law", key="ab" * 32)
     content = (
         json.dumps(
             [["law-1", "law", "ab" * 32]], indent=1, separators=(",", ": ")
@@ -136,7 +136,7 @@ def test_the_code_of_a_known_roster_stays_the_same() -> None:
     letters = (
         base64.b32encode(digest).decode().translate(str.maketrans(usual, ALPHABET))
     )
-    assert roster_code([place]).replace("-", "") == letters
+    assert roster_code([member]).replace("-", "") == letters
 
 
 def test_a_code_may_be_written_as_it_was_heard() -> None:
@@ -186,8 +186,8 @@ class Desk:
         link = self.parties.federation.link
         return self("members", "--invite", link, *words, name=name)
 
-    def told(self) -> list[str]:
-        """What `join` would tell of the members."""
+    def unconfirmed(self) -> list[str]:
+        """What `join` says of the members."""
         return tell_unconfirmed(
             self.parties.holder(OWN), Gate(self.home, "127.0.0.1:1")
         )
@@ -227,7 +227,7 @@ def test_all_holders_see_one_code_and_confirming_it_pins_exactly_the_others(
     [entry] = desk.parties.holder(OWN).journal.entries("roster")
     assert entry.facts["code"] == code
     assert desk.members("--json").json["confirmed"]
-    assert desk.told() == []
+    assert desk.unconfirmed() == []
 
 
 def test_a_coordinator_that_shows_two_rosters_shows_two_codes(desk: Desk) -> None:
@@ -262,8 +262,8 @@ def test_a_changed_roster_shows_who_came_and_went_and_needs_a_new_code(
         False,
     )
     assert {member.name for member in load_roster(desk.home)} == set(OTHERS)
-    [told] = desk.told()
-    assert "(1 more, 1 fewer)" in told
+    [unconfirmed] = desk.unconfirmed()
+    assert "(1 more, 1 fewer)" in unconfirmed
     failed(desk("confirm", first), "was shown other members, or earlier ones")
     assert desk("confirm", shown["code"]).good
     assert {member.name for member in load_roster(desk.home)} == {NEW, "medicine"}

@@ -81,18 +81,24 @@ def state_of(coordinator: Hostile, name: str = VICTIM) -> SessionState:
 
 def secrets_in(state: SessionState) -> dict[str, bytes]:
     """Every secret that a state has, by a name for it."""
-    own = {"cipher": state.cipher, "kept": state.kept}
-    own |= {f"mask {lot}": key for lot, key in zip(SUM_NAMES, state.masks, strict=True)}
-    own |= {
+    secrets = {"cipher": state.cipher, "kept": state.kept}
+    secrets |= {
+        f"mask {lot}": key for lot, key in zip(SUM_NAMES, state.masks, strict=True)
+    }
+    secrets |= {
         f"seed {lot}": seed for lot, seed in zip(SUM_NAMES, state.seeds, strict=True)
     }
     size = 2 * SHARE_BYTES
-    for place, held in enumerate(state.held):
-        own |= {
-            f"share {at} of {place}": held[at : at + size]
+    for number, held in enumerate(state.held):
+        secrets |= {
+            f"share {at} of {number}": held[at : at + size]
             for at in range(0, len(held), size)
         }
-    return {name: bytes.fromhex(each) for name, each in own.items() if each.strip("0")}
+    return {
+        name: bytes.fromhex(secret)
+        for name, secret in secrets.items()
+        if secret.strip("0")
+    }
 
 
 # At rest
@@ -334,11 +340,11 @@ def test_a_crash_at_any_step_never_lets_two_different_answers_out(
     other = other_request(coordinator, step, lot)
     if step == CONFIRM:
         asked = coordinator.packet(coordinator.confirm_request(lot, FEWER))
-    place, name = written
+    store, method = written
     monkeypatch.setattr(
-        place,
-        name,
-        crashing(getattr(place, name), error, afterwards=afterwards, turn=turn),
+        store,
+        method,
+        crashing(getattr(store, method), error, afterwards=afterwards, turn=turn),
     )
     answers = list(answers_of(coordinator, [asked, other, asked, asked, other]))
     given = {

@@ -183,11 +183,11 @@ def test_the_order_of_the_roots_changes_nothing_and_no_file_is_read_twice(
         tmp_path / "one/a.txt",
         tmp_path / "two/../one/a.txt",
     ]
-    found = [
+    paths = [
         {source.path.resolve() for source in find_sources(order)[0]}
         for order in (roots, roots[::-1])
     ]
-    assert found[0] == found[1] == {tmp_path / "one/a.txt", tmp_path / "two/b.txt"}
+    assert paths[0] == paths[1] == {tmp_path / "one/a.txt", tmp_path / "two/b.txt"}
     assert [len(find_sources(order)[0]) for order in (roots, roots[::-1])] == [2, 2]
 
 
@@ -312,23 +312,25 @@ def test_a_large_file_is_cut_as_the_whole_text_would_be(
 
 
 @given(
-    place=st.integers(-4, 4),
+    offset=st.integers(-4, 4),
     stray=st.binary(min_size=1, max_size=6),
     packed=st.booleans(),
 )
 def test_stray_bytes_at_the_border_of_a_block_are_replaced_as_in_the_whole_text(
-    tmp_path_factory: pytest.TempPathFactory, place: int, stray: bytes, packed: bool
+    tmp_path_factory: pytest.TempPathFactory, offset: int, stray: bytes, packed: bool
 ) -> None:
     """Reading in blocks replaces and counts what reading at once would."""
     lines = (b"x" * 99 + b"\n") * (2 * BLOCK // 100)
     raw = (
-        lines[: BLOCK + place] + stray.replace(b"\0", b"\xff") + lines[BLOCK + place :]
+        lines[: BLOCK + offset]
+        + stray.replace(b"\0", b"\xff")
+        + lines[BLOCK + offset :]
     )
     path = tmp_path_factory.mktemp("border") / ("a.txt.gz" if packed else "a.txt")
     path.write_bytes(gzip.compress(raw, 1) if packed else raw)
     text = raw.decode("utf-8", "replace")
-    found, counters = read(path)
-    assert found == list(cut(text))
+    texts, counters = read(path)
+    assert texts == list(cut(text))
     assert counters == Counters(
         replaced=text.count("\ufffd") - raw.count(b"\xef\xbf\xbd")
     )

@@ -154,7 +154,7 @@ def test_a_word_that_names_no_part_is_refused(word: str) -> None:
 @given(sizes=st.lists(st.integers(0, 50), max_size=20), of=st.integers(1, 9))
 def test_every_piece_is_in_one_part(sizes: list[int], of: int) -> None:
     """And a part has no more bytes than its share and a piece."""
-    stamps = [Stamp(str(place), size, 0, 0, 0) for place, size in enumerate(sizes)]
+    stamps = [Stamp(str(number), size, 0, 0, 0) for number, size in enumerate(sizes)]
     parts = [pieces_of(stamps, number, of) for number in range(1, of + 1)]
     assert [stamp for part in parts for stamp in part] == stamps
     assert all(
@@ -180,12 +180,12 @@ def test_the_pieces_of_a_text_hold_its_lines_once_each(
     """Any bytes, wherever the cuts fall: in a line, between lines, in the middle of a character."""
     path = scratch / "a.txt"
     path.write_bytes(raw)
-    found, counters = "", Counters()
+    text, counters = "", Counters()
     for piece in find_sources([path])[0]:
         texts = corpus_module._texts(piece, (), counters, Position(), None)  # type: ignore[arg-type]
-        found += "".join(texts)
-    assert found == raw.decode("utf-8-sig", "replace")
-    assert counters.replaced == found.count("\ufffd") - raw.count("\ufffd".encode())
+        text += "".join(texts)
+    assert text == raw.decode("utf-8-sig", "replace")
+    assert counters.replaced == text.count("\ufffd") - raw.count("\ufffd".encode())
 
 
 @given(texts=st.lists(st.text(max_size=9), max_size=9), blank=st.booleans())

@@ -58,7 +58,7 @@ def pieces(tmp_path: Path) -> list[tuple[CorpusFile, int]]:
     )
     (folder / os.fsdecode(b"caf\xe9.txt")).write_text("\n".join(sentences("code", 30)))
     return [
-        (source, 3 * place) for place, source in enumerate(find_sources([folder])[0])
+        (source, 3 * number) for number, source in enumerate(find_sources([folder])[0])
     ]
 
 
@@ -68,11 +68,11 @@ def gathered(
     """Of each piece: what was met, where it ended, its broken records, its tokens and its
     samples.
     """
-    found: list[tuple[Counters, list[PieceBatch], list[object]]] = [
+    by_piece: list[tuple[Counters, list[PieceBatch], list[object]]] = [
         (Counters(), [], []) for _ in range(count)
     ]
     for number, batch, samples in batches:
-        met, seen, taken = found[number]
+        met, seen, taken = by_piece[number]
         assert not seen or not seen[-1].ends
         assert not seen or batch.stop >= seen[-1].stop
         tokens, layers = samples or samples_of(
@@ -86,7 +86,7 @@ def gathered(
         ]
     return [
         (met, seen[-1].stop, [w for b in seen for w in b.broken], taken)
-        for met, seen, taken in found
+        for met, seen, taken in by_piece
     ]
 
 
@@ -145,8 +145,8 @@ def test_a_machine_that_starts_no_process_reads_itself(
 
     monkeypatch.setattr(multiprocessing.context.SpawnProcess, "start", refused)
     with piece_readers.piece_readers(encoder, pieces, RULES, 2) as batches:
-        found = gathered(batches, encoder, len(pieces))
-    assert found == gathered(read_here(pieces), encoder, len(pieces))
+        read = gathered(batches, encoder, len(pieces))
+    assert read == gathered(read_here(pieces), encoder, len(pieces))
 
 
 def test_what_cannot_be_read_is_said_as_if_read_here(

@@ -461,11 +461,11 @@ def test_a_part_with_any_bit_changed_is_not_used(tmp_path: Path) -> None:
     [file] = part_files(tmp_path / "cache")
     raw = file.read_bytes()
     used = []
-    for place in range(len(raw)):
+    for index in range(len(raw)):
         for bit in (1, 4, 32):
-            file.write_bytes(raw[:place] + bytes([raw[place] ^ bit]) + raw[place + 1 :])
+            file.write_bytes(raw[:index] + bytes([raw[index] ^ bit]) + raw[index + 1 :])
             if store.usable({stamp}):
-                used.append(raw[max(place - 12, 0) : place + 2])
+                used.append(raw[max(index - 12, 0) : index + 2])
     assert used == []
 
 

@@ -42,7 +42,7 @@ pytestmark = [  # Ray leaves files and processes to the garbage collector
 
 
 def pieces(*sizes: int) -> list[Unread]:
-    stamps = [Stamp(str(place), size, 0, 0, 0) for place, size in enumerate(sizes)]
+    stamps = [Stamp(str(number), size, 0, 0, 0) for number, size in enumerate(sizes)]
     return [
         Unread(stamp, CorpusFile(Path(stamp.path), "text", ""), 0) for stamp in stamps
     ]
@@ -178,9 +178,9 @@ def harmed(engine: Engine) -> Engine:
         killed = False
         for part in engine(todo):
             yield part
-            found = worker_processes() if part is not None and not killed else []
-            killed |= bool(found)
-            for pid in found:
+            pids = worker_processes() if part is not None and not killed else []
+            killed |= bool(pids)
+            for pid in pids:
                 os.kill(pid, signal.SIGKILL)
         assert killed
 
