@@ -51,9 +51,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[Parties, Direct]:
     transport = Direct(parties)
     round_of(parties, transport)
     stranger = parties.holder("code").identity
-    answer(
-        parties.holder("law"), seal_packet(Hello(), stranger, round="ab" * 16, number=7)
-    )
+    answer(parties.law, seal_packet(Hello(), stranger, round="ab" * 16, number=7))
     return parties, transport
 
 
@@ -179,7 +177,7 @@ def test_a_copy_that_may_not_be_written_verifies_and_stays_as_it_is(
     """Also where entries still lie in the file beside the journal that SQLite writes first."""
     folder = Path(tempfile.mkdtemp())
     folder.chmod(0o755)
-    copy, holder = folder / "copy", played[0].holder("law")
+    copy, holder = folder / "copy", played[0].law
     holder.journal.append(("note", {}))
     shutil.copytree(
         holder.folder, copy, ignore=shutil.ignore_patterns(*SECRETS, "*-shm")

@@ -47,9 +47,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Parties:
     populate(parties, ONE_EACH)
     round_of(parties)
     stranger = parties.holder("code").identity
-    answer(
-        parties.holder("law"), seal_packet(Hello(), stranger, round="ab" * 16, number=7)
-    )
+    answer(parties.law, seal_packet(Hello(), stranger, round="ab" * 16, number=7))
     return parties
 
 
@@ -185,7 +183,7 @@ def test_the_bundle_is_listed_file_by_file_and_an_approval_counts_at_once(
 
 def test_no_text_and_no_path_is_in_any_answer(played: Parties, home: Path) -> None:
     """Neither a piece of the corpus nor where anything lies on this machine."""
-    [corpus] = played.holder("law").settings.corpus
+    [corpus] = played.law.settings.corpus
     texts = [json.loads(line)["text"] for line in Path(corpus).read_text().splitlines()]
     pieces = {
         text[start : start + 12]

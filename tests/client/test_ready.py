@@ -52,11 +52,11 @@ def write(parties: Parties, texts: list[str]) -> None:
 
 
 def opened(parties: Parties, **options: Any) -> ReadyReport:
-    return open_epoch(parties.holder("law"), parties.terms, **options)
+    return open_epoch(parties.law, parties.terms, **options)
 
 
 def current(parties: Parties) -> Epoch:
-    epoch = parties.holder("law").epochs.current()
+    epoch = parties.law.epochs.current()
     assert epoch is not None
     return epoch
 
@@ -65,7 +65,7 @@ def use(parties: Parties) -> None:
     """Let the current epoch be in a total that was signed."""
     name = current(parties).name
     total = SignedTotal("statistics", parties.terms.id, name, {"me": name})
-    parties.holder("law").totals.sign(total, "s", paid=False)
+    parties.law.totals.sign(total, "s", paid=False)
 
 
 def texts(count: int, since: str = "law") -> list[str]:
@@ -89,7 +89,7 @@ def test_the_report_says_what_stands_ready(parties: Parties) -> None:
 
 def test_the_first_epoch_has_nothing_to_compare_with(parties: Parties) -> None:
     """So how many documents changed is not known; of the same corpus again, none did."""
-    settings = parties.holder("law").settings
+    settings = parties.law.settings
     parties.homes["law"] = parties.folder / "holders" / "fresh"
     create_holder(parties.homes["law"], settings)
     assert opened(parties).changed is None
@@ -98,7 +98,7 @@ def test_the_first_epoch_has_nothing_to_compare_with(parties: Parties) -> None:
 
 def test_digests_are_of_documents_and_in_order(parties: Parties) -> None:
     """The order of a corpus does not count, one letter does."""
-    job = prepare_job(parties.holder("law"), parties.terms)
+    job = prepare_job(parties.law, parties.terms)
     before = document_digests(job)
     write(parties, texts(FEW)[::-1])
     assert document_digests(job).tolist() == before.tolist() == sorted(before.tolist())
@@ -184,7 +184,7 @@ def test_where_digests_are_gone_nobody_knows_what_has_changed(parties: Parties) 
 
 
 def sums_of(parties: Parties) -> Prepared:
-    holder = parties.holder("law")
+    holder = parties.law
     return holder.epochs.statistics(holder.epoch(parties.terms))
 
 
@@ -194,7 +194,7 @@ def test_parts_that_were_summed_before_change_no_byte_of_an_epoch(
 ) -> None:
     """Each in a copy of the folder, copied together, and all or some of them there."""
     monkeypatch.setattr(corpus, "PIECE_BYTES", 100)
-    holder = parties.holder("law")
+    holder = parties.law
     whole = opened(parties)
     before = to_bytes(sums_of(parties))
     shutil.rmtree(holder.cache)
@@ -263,7 +263,7 @@ def spend(private: Parties) -> None:
     """Let the noisy sums of the current epoch leave."""
     privacy = private.terms.privacy
     assert privacy is not None
-    private.holder("law").noisy(current(private), privacy).column_sums()
+    private.law.noisy(current(private), privacy).column_sums()
 
 
 def test_the_cost_is_told_before_anything_is_paid(private: Parties) -> None:
@@ -271,7 +271,7 @@ def test_the_cost_is_told_before_anything_is_paid(private: Parties) -> None:
     report = opened(private)
     assert report.spent == 0.0
     assert 0.99 < report.cost <= 1.0
-    assert private.holder("law").account.expenses() == []
+    assert private.law.account.expenses() == []
     assert report.samples + report.held_out == report.epoch.documents == FEW
 
 
@@ -306,7 +306,7 @@ def test_a_new_epoch_brings_a_lost_shared_file_back(private: Parties) -> None:
     """So that no other folder on this corpus starts afresh."""
     private.rewrite("law", "max_epsilon = 1.3", "max_epsilon = 4.0")
     spend(private)
-    spending = Path(str(private.holder("law").settings.spending))
+    spending = Path(str(private.law.settings.spending))
     before = spending.read_text()
     spending.unlink()
     opened(private)
@@ -325,7 +325,7 @@ def test_documents_behind_links_are_charged_where_they_lie(
     folder.mkdir()
     (folder / "unread").symlink_to(other / "unread")
     write_jsonl(folder / "own.jsonl", texts(FEW))
-    private.rewrite("law", private.holder("law").settings.corpus[0], str(folder))
+    private.rewrite("law", private.law.settings.corpus[0], str(folder))
     privacy = private.terms.privacy
     assert privacy is not None
 
@@ -334,14 +334,14 @@ def test_documents_behind_links_are_charged_where_they_lie(
             write_jsonl(other / f"{number}.jsonl", texts(3, f"linked{number}"))
             (folder / f"{number}.jsonl").symlink_to(other / f"{number}.jsonl")
         opened(private)
-        account = private.holder("law").account
+        account = private.law.account
         paths = [f"{number}.jsonl" for number in range(4)] + ["unread/text"]
         return [path for path in paths if overlap(account.corpus, [str(other / path)])]
 
     assert charged() == []
     assert charged(0) == ["0.jsonl"]
     spender = replace(
-        private.holder("law").account,
+        private.law.account,
         journal=Journal(tmp_path / "j"),
         corpus=(str(other / "1.jsonl"),),
     )
@@ -355,7 +355,7 @@ def test_documents_behind_links_are_charged_where_they_lie(
 
 def test_after_an_exact_output_no_private_epoch_is_opened(private: Parties) -> None:
     """Unless the owner allows anything."""
-    holder = private.holder("law")
+    holder = private.law
     holder.account.pay(holder.account.expense("e", "statistics", "clear", None, 0.25))
     with pytest.raises(InputError, match="ε of this corpus to ∞"):
         opened(private)
@@ -379,5 +379,5 @@ def test_private_sums_are_not_made_in_parts(private: Parties) -> None:
         InputError,
         match="are not made in parts; use `ridgeway client ready` without --part",
     ):
-        sum_corpus_part(private.holder("law"), private.terms, (1, 3))
-    assert not private.holder("law").cache.exists()
+        sum_corpus_part(private.law, private.terms, (1, 3))
+    assert not private.law.cache.exists()

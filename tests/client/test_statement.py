@@ -118,7 +118,7 @@ def test_a_holder_that_sent_nothing_says_so(tmp_path: Path) -> None:
 
 def spend_elsewhere(parties: Parties, **changes: str) -> None:
     """Add an expense of another federation to the file that all folders share."""
-    path = Path(str(parties.holder("law").settings.spending))
+    path = Path(str(parties.law.settings.spending))
     lines = path.read_text()
     facts = json.loads(lines.splitlines()[0]) | changes
     path.write_text(lines + json.dumps(facts) + "\n")

@@ -162,6 +162,17 @@ class Hostile:
         """The code of a holder's refusal to sign the sum of these members."""
         return self.refusal(name, self.confirm_request(lot, sent))
 
+    def refused_opening(
+        self,
+        name: str,
+        lot: SumName,
+        sent: Collection[str],
+        signatures: Mapping[int, str],
+        locks: Mapping[int, str] | None = None,
+    ) -> str:
+        """The code of a holder's refusal to open the sum of these members."""
+        return self.refusal(name, self.open_request(lot, sent, signatures, locks))
+
     def refused_announcement(self) -> str:
         return self.refusal(VICTIM, Announce(terms=self.terms))
 

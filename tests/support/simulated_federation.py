@@ -95,6 +95,10 @@ class Parties:
     def holder(self, name: str) -> Holder:
         return Holder(self.homes[name])
 
+    @property
+    def law(self) -> Holder:
+        return self.holder("law")
+
     def with_law(self, count: int = 20, **policy: Any) -> Parties:
         """The same with a holder of law, which nobody has admitted yet."""
         self.settle("law", "law", own_texts("law", "law", count), **policy)

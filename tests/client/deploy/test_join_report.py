@@ -30,14 +30,14 @@ def parties(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Parties:
 
 @pytest.fixture
 def holder(parties: Parties) -> Iterator[Holder]:
-    with parties.holder("law").journal:
-        yield parties.holder("law")
+    with parties.law.journal:
+        yield parties.law
 
 
 def ask(parties: Parties, message: Message, number: int = 0) -> None:
     """As a process of its own would answer."""
     answer(
-        parties.holder("law"),
+        parties.law,
         seal_packet(
             message, parties.federation.identity, round="cd" * 16, number=number
         ),

@@ -192,12 +192,12 @@ def test_a_bundle_is_approved_by_the_holders_own_command_alone(
     """
     law = announced.homes["law"]
     before = (law / "client.toml").read_text()
-    approved = announced.holder("law").settings.bundles
-    [words] = tell_unapproved(announced.holder("law"))
+    approved = announced.law.settings.bundles
+    [words] = tell_unapproved(announced.law)
     assert installed_sha256() in words and installed_sha256() not in approved
     approve_bundle(law, installed_sha256())
-    assert announced.holder("law").settings.bundles == (*approved, installed_sha256())
-    assert tell_unapproved(announced.holder("law")) == []
+    assert announced.law.settings.bundles == (*approved, installed_sha256())
+    assert tell_unapproved(announced.law) == []
     after = (law / "client.toml").read_text()
     assert [line for line in before.splitlines() if line not in after.splitlines()] == [
         f'bundles = ["{approved[0]}"]'
@@ -214,13 +214,13 @@ def test_without_a_hash_only_what_was_shown_is_approved(
     announced since.
     """
     law = announced.homes["law"]
-    shop, before = Workshop(tmp_path), announced.holder("law").settings.bundles
+    shop, before = Workshop(tmp_path), announced.law.settings.bundles
     refused = shop.call("client approve", law)
     assert (
         refused.code == 2
         and "look at it first with: ridgeway client bundle" in refused.stderr
     )
-    assert announced.holder("law").settings.bundles == before
+    assert announced.law.settings.bundles == before
     assert shop.call("client bundle", law).code == 2, "it is not approved"
     newer = AnnouncedBundle(sha256="ab" * 32)
     monkeypatch.setattr(
@@ -230,7 +230,7 @@ def test_without_a_hash_only_what_was_shown_is_approved(
     )
     done = shop.do("client approve", law)
     assert "has announced another one that is not approved" in done.stderr
-    assert announced.holder("law").settings.bundles == (*before, installed_sha256())
+    assert announced.law.settings.bundles == (*before, installed_sha256())
 
 
 def test_a_settings_file_that_cannot_be_changed_by_a_command_is_left_alone(
@@ -303,7 +303,7 @@ def test_what_is_no_proxy_is_refused_by_name(tmp_path: Path, proxy: str) -> None
         text = re.sub(r"(?m)^(# )?proxy = .*$", line, path.read_text())
         path.write_text(text)
         if good:
-            settings = parties.holder("law").settings
+            settings = parties.law.settings
             assert settings_text(settings) == settings_text(
                 read_settings(path, HolderSettings)
             )

@@ -340,7 +340,7 @@ def test_whatever_arrives_is_answered_with_a_signed_refusal(
     parties: Parties, header: bytes, signature: str, blobs: list[bytes]
 ) -> None:
     """Signed by the coordinator or by nobody, of any form."""
-    holder = parties.holder("law")
+    holder = parties.law
     for sign in (signature, parties.federation.identity.sign(header)):
         packet = Packet(header, sign, tuple(blobs))
         reply = answer(holder, packet)

@@ -108,7 +108,7 @@ def test_a01_in_folders_that_were_restored(
     for name in "ABC":
         shutil.rmtree(parties.homes[name])
         shutil.copytree(tmp_path / "older" / name, parties.homes[name])
-    coordinator = Hostile(parties, list("ABC"), next(names))
+    coordinator = Hostile(parties, "ABC", next(names))
     asked = Announce(terms=coordinator.terms)
     assert {coordinator.refusal(name, asked) for name in "ABC"} == {"older_copy"}
 
@@ -179,7 +179,7 @@ def test_a18_unpinning_forgets_nothing(tmp_path: Path, names: Iterator[str]) -> 
     gone = [parties.holder(name).key for name in "PQR"]
     for name in "ABG":
         unpin(parties.homes[name], gone)
-    coordinator = Hostile(parties, list("ABG"), next(names))
+    coordinator = Hostile(parties, "ABG", next(names))
     coordinator.begin()
     coordinator.seal()
     for name in "AB":
@@ -204,7 +204,7 @@ def test_a06_a_question_names_each_domain_once(
     fine as wanted.
     """
     parties = settled(tmp_path, MEMBERS)
-    coordinator = Hostile(parties, list("VUA"), next(names))
+    coordinator = Hostile(parties, "VUA", next(names))
     coordinator.begin()
     coordinator.seal()
     often = ("code", *["law"] * 200, "medicine")
@@ -221,10 +221,10 @@ def test_old_held_out_document_between_two_evaluations(
     under masks.
     """
     parties = settled(tmp_path, MEMBERS)
-    honest = Hostile(parties, list("VUA"), next(names))
+    honest = Hostile(parties, "VUA", next(names))
     before = honest.play("statistics", "counts")["counts"]
     add_document(parties, "V", document("v was held out", held_out=True))
-    again = Hostile(parties, list("VUA"), next(names), weights=honest.weights)
+    again = Hostile(parties, "VUA", next(names), weights=honest.weights)
     again.begin()
     again.hold()
     again.count()
@@ -238,7 +238,7 @@ def test_old_held_out_document_after_counts_alone(
     document.
     """
     parties = settled(tmp_path, MEMBERS)
-    coordinator = Hostile(parties, list("VUA"), next(names))
+    coordinator = Hostile(parties, "VUA", next(names))
     coordinator.weights = weights_blob(
         np.random.default_rng(1).standard_normal((FEATURES, 3))
     )
@@ -267,7 +267,7 @@ def test_a08_epsilon_of_the_invitation(tmp_path: Path) -> None:
         "max_round_epsilon = 1.0",
         f"max_round_epsilon = {agreed.max_round_epsilon}",
     )
-    coordinator = Hostile(parties, list("VUA"))
+    coordinator = Hostile(parties, "VUA")
     assert terms.privacy is not None
     greedy = terms.model_copy(
         update={"privacy": terms.privacy.model_copy(update={"epsilon": 8.0})}
@@ -303,13 +303,13 @@ def test_a10_sessions_that_break_off_cost_nothing(
         else settled_privately(tmp_path, domains, "full")
     )
     for _ in range(3):
-        coordinator = Hostile(parties, list("VABF"), next(names))
+        coordinator = Hostile(parties, "VABF", next(names))
         coordinator.begin()
         coordinator.seal("VAB")
         nothing_revealed(coordinator)
     for name in domains:
         assert parties.holder(name).account.expenses() == []
-    last = Hostile(parties, list("VABF"), next(names))
+    last = Hostile(parties, "VABF", next(names))
     last.begin()
     last.seal()
     signatures = last.confirm("statistics", last.shared)

@@ -84,8 +84,8 @@ def test_nothing_is_revealed_before_the_sum_is_locked(coordinator: Hostile) -> N
     something else.
     """
     signatures = coordinator.signatures
-    unlocked = coordinator.open_request("statistics", ALL, signatures)
-    assert coordinator.refusal(VICTIM, unlocked) == "not_locked"
+    code = coordinator.refused_opening(VICTIM, "statistics", ALL, signatures)
+    assert code == "not_locked"
     locks = coordinator.lock("statistics", ALL)
     for bad in (
         dict(list(locks.items())[:3]),
@@ -93,8 +93,8 @@ def test_nothing_is_revealed_before_the_sum_is_locked(coordinator: Hostile) -> N
         dict.fromkeys(locks, locks[1]),
         {index + 10: lock for index, lock in locks.items()},
     ):
-        request = coordinator.open_request("statistics", ALL, signatures, bad)
-        assert coordinator.refusal(VICTIM, request) == "not_locked"
+        code = coordinator.refused_opening(VICTIM, "statistics", ALL, signatures, bad)
+        assert code == "not_locked"
     nothing_revealed(coordinator)
     four = dict(list(locks.items())[:4])
     assert (
@@ -156,8 +156,10 @@ def test_shares_of_a_member_that_has_not_signed_stay_where_they_are(
             }
             for signed in (coordinator.signatures, locks)
         )
-        request = coordinator.open_request("statistics", ALL, signatures, others)
-        assert coordinator.refusal(VICTIM, request) == "not_confirmed"
+        code = coordinator.refused_opening(
+            VICTIM, "statistics", ALL, signatures, others
+        )
+        assert code == "not_confirmed"
     nothing_revealed(coordinator)
 
 

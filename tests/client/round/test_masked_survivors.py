@@ -65,8 +65,8 @@ def test_another_set_than_was_confirmed_is_not_opened(at: At, lot: SumName) -> N
     """Shares of a member's seed for one set and of its mask key for another would unmask it."""
     coordinator = at(OPEN, lot)
     for sent in (WITHOUT["medicine"], WITHOUT["law-2"]):
-        lie = coordinator.open_request(lot, sent, coordinator.signatures)
-        assert coordinator.refusal(VICTIM, lie) == "two_survivor_sets"
+        code = coordinator.refused_opening(VICTIM, lot, sent, coordinator.signatures)
+        assert code == "two_survivor_sets"
     nothing_revealed(coordinator)
     coordinator.total(lot, ALL, coordinator.open(lot, ALL, ALL, coordinator.signatures))
 
@@ -76,8 +76,8 @@ def test_what_was_not_confirmed_is_not_opened(at: At, lot: SumName) -> None:
     """The step cannot be left out, whatever the others have signed."""
     coordinator = at(CONFIRM, lot)
     signatures = coordinator.confirm(lot, WITHOUT[VICTIM], ALL)
-    lie = coordinator.open_request(lot, ALL, signatures)
-    assert coordinator.refusal(VICTIM, lie) == "two_survivor_sets"
+    code = coordinator.refused_opening(VICTIM, lot, ALL, signatures)
+    assert code == "two_survivor_sets"
     nothing_revealed(coordinator)
 
 
@@ -90,8 +90,8 @@ def test_a_smaller_set_takes_the_place_of_a_larger_one_and_of_no_other(
     coordinator.confirm(lot, [VICTIM], FEWER)
     for names in (ALL, WITHOUT["code-1"]):
         assert coordinator.refused_sum(VICTIM, lot, names) == "two_survivor_sets"
-    whole = coordinator.open_request(lot, ALL, coordinator.signatures)
-    assert coordinator.refusal(VICTIM, whole) == "two_survivor_sets"
+    code = coordinator.refused_opening(VICTIM, lot, ALL, coordinator.signatures)
+    assert code == "two_survivor_sets"
     nothing_revealed(coordinator)
 
 
@@ -134,8 +134,7 @@ def test_a_sum_is_not_opened_unless_everybody_in_it_has_signed(
     coordinator.locks = coordinator.lock(lot, FEWER, ALL)
     for name in FEWER:
         assert (
-            coordinator.refusal(name, coordinator.open_request(lot, ALL, signatures))
-            == "not_confirmed"
+            coordinator.refused_opening(name, lot, ALL, signatures) == "not_confirmed"
         )
     nothing_revealed(coordinator)
 
@@ -160,10 +159,7 @@ def test_a_set_with_a_member_that_has_not_sealed_is_not_confirmed_by_it(
     coordinator.seal_lot(lot, WITHOUT[VICTIM])
     assert coordinator.refused_sum(VICTIM, lot, ALL) == "not_sealed"
     signatures = coordinator.confirm(lot, WITHOUT[VICTIM], ALL)
-    assert (
-        coordinator.refusal(VICTIM, coordinator.open_request(lot, ALL, signatures))
-        == "not_sealed"
-    )
+    assert coordinator.refused_opening(VICTIM, lot, ALL, signatures) == "not_sealed"
     nothing_revealed(coordinator)
 
 
@@ -185,8 +181,8 @@ def test_confirmations_and_locks_of_one_sum_do_not_open_another(at: At) -> None:
     coordinator.count()
     coordinator.confirm("counts", ALL)
     coordinator.lock("counts", ALL)
-    lie = coordinator.open_request("counts", ALL, coordinator.signatures)
-    assert coordinator.refusal(VICTIM, lie) == "not_confirmed"
+    code = coordinator.refused_opening(VICTIM, "counts", ALL, coordinator.signatures)
+    assert code == "not_confirmed"
     nothing_revealed(coordinator, "counts")
 
 
@@ -215,14 +211,17 @@ def test_different_questions_to_two_members_are_not_opened(at: At) -> None:
     signatures = coordinator.confirm("counts", ALL)
     coordinator.locks = coordinator.lock("counts", ALL)
     assert (
-        coordinator.refusal(VICTIM, coordinator.open_request("counts", ALL, signatures))
+        coordinator.refused_opening(VICTIM, "counts", ALL, signatures)
         == "not_confirmed"
     )
     nothing_revealed(coordinator)
-    halves = coordinator.open_request(
-        "counts", ALL, {index: signatures[index] for index in list(signatures)[:3]}
+    code = coordinator.refused_opening(
+        VICTIM,
+        "counts",
+        ALL,
+        {index: signatures[index] for index in list(signatures)[:3]},
     )
-    assert coordinator.refusal(VICTIM, halves) == "not_confirmed"
+    assert code == "not_confirmed"
 
 
 def test_a_question_that_does_not_fit_the_session_is_refused(
@@ -311,7 +310,7 @@ def nobody_opens(
     for name in members:
         assert coordinator.refused_sum(name, "statistics", sent) == "epoch_used"
         assert (
-            coordinator.refusal(name, coordinator.open_request("statistics", sent, {}))
+            coordinator.refused_opening(name, "statistics", sent, {})
             == "two_survivor_sets"
         )
     nothing_revealed(coordinator)

@@ -55,7 +55,7 @@ def terms(parties: Parties) -> Terms:
 
 def outputs(parties: Parties, **changes: Any) -> NoisyOutputs:
     """As a process that was just started has them."""
-    holder, terms = parties.holder("law"), parties.terms
+    holder, terms = parties.law, parties.terms
     assert terms.privacy is not None
     return holder.noisy(holder.epoch(terms), terms.privacy.model_copy(update=changes))
 
@@ -67,7 +67,7 @@ def vector(parties: Parties, **changes: Any) -> list[int]:
 
 
 def spent(parties: Parties) -> list[str]:
-    return [expense.output for expense in parties.holder("law").account.expenses()]
+    return [expense.output for expense in parties.law.account.expenses()]
 
 
 # Once an epoch
@@ -75,7 +75,7 @@ def spent(parties: Parties) -> list[str]:
 
 def test_the_same_vector_leaves_again(parties: Parties) -> None:
     """However often it is asked for, and it is paid for once; it is not the exact one."""
-    holder = parties.holder("law")
+    holder = parties.law
     exact = holder.epochs.document_sums(holder.epoch(parties.terms)).column.tolist()
     first = vector(parties)
     assert vector(parties) == vector(parties) == first != exact
@@ -122,7 +122,7 @@ def test_a_lost_vector_is_not_made_again(parties: Parties) -> None:
     one.
     """
     vector(parties)
-    holder = parties.holder("law")
+    holder = parties.law
     [path] = holder.folder.glob("epochs/*/statistics.noisy")
     path.unlink()
     with refusing("epoch_used"):
@@ -137,7 +137,7 @@ def test_a_spent_budget_draws_no_noise(parties: Parties) -> None:
     parties.rewrite("law", "max_epsilon = 9.0", "max_epsilon = 1.3")
     with refusing("budget_spent"):
         vector(parties)
-    current = parties.holder("law").epochs.current()
+    current = parties.law.epochs.current()
     assert current is not None
     assert list(parties.homes["law"].glob(f"epochs/{current.name}/*.noisy")) == []
 
@@ -176,8 +176,8 @@ def test_a_crash_between_keeping_and_paying_costs_nothing_twice(
         patch.setattr(Account, "pay", pay)
         with pytest.raises(Crash):
             asked()
-    epoch = parties.holder("law").epoch(parties.terms)
-    kept = parties.holder("law").epochs.noisy(epoch, output)
+    epoch = parties.law.epoch(parties.terms)
+    kept = parties.law.epochs.noisy(epoch, output)
     assert kept is not None
     assert spent(parties) == ([output] if moment == "after it is paid for" else [])
     first = asked()
@@ -209,7 +209,7 @@ def full(tmp_path: Path) -> Parties:
 
 def pay(parties: Parties) -> None:
     """As a holder does that signs the total."""
-    holder, terms = parties.holder("law"), parties.terms
+    holder, terms = parties.law, parties.terms
     epoch = holder.epoch(terms)
     holder.account.pay(
         holder.account.expense(
@@ -287,7 +287,7 @@ def test_a_holder_counts_for_its_own_solution_of_the_total(
     parties: Parties, terms: Terms
 ) -> None:
     """What is sent is a total, not weights; the same total gets the same counts, any other none."""
-    holder, identity = parties.holder("law"), parties.federation.identity
+    holder, identity = parties.law, parties.federation.identity
 
     def ask(message: Any, *blobs: Any) -> Any:
         return open_packet(
@@ -310,7 +310,7 @@ def test_a_holder_counts_for_its_own_solution_of_the_total(
 
 def refusal_to_count(parties: Parties, terms: Terms, **changes: Any) -> str:
     """The code with which the holder refuses to count for a total of zeros; nothing is spent."""
-    holder, identity = parties.holder("law"), parties.federation.identity
+    holder, identity = parties.law, parties.federation.identity
     given = {
         "terms": terms,
         "domains": DOMAINS,
