@@ -162,16 +162,9 @@ class Hostile:
         """The code of a holder's refusal to sign the sum of these members."""
         return self.refusal(name, self.confirm_request(lot, sent))
 
-    def refused_opening(
-        self,
-        name: str,
-        lot: SumName,
-        sent: Collection[str],
-        signatures: Mapping[int, str],
-        locks: Mapping[int, str] | None = None,
-    ) -> str:
-        """The code of a holder's refusal to open the sum of these members."""
-        return self.refusal(name, self.open_request(lot, sent, signatures, locks))
+    def refused_opening(self, name: str, *asked: Any) -> str:
+        """The code of a holder's refusal of an `open_request`."""
+        return self.refusal(name, self.open_request(*asked))
 
     def refused_announcement(self) -> str:
         return self.refusal(VICTIM, Announce(terms=self.terms))
@@ -437,8 +430,7 @@ class Hostile:
 
     def play(self, *lots: SumName) -> dict[SumName, NDArray[np.int64]]:
         """A whole session without a lie; the statistics come first."""
-        self.begin()
-        self.seal()
+        self.until(CONFIRM)
         sums: dict[SumName, NDArray[np.int64]] = {}
         for lot in lots:
             if lot != "statistics":

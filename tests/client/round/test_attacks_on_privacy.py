@@ -55,7 +55,7 @@ from tests.support.attackers import (
     settled_privately,
 )
 from tests.support.faults import make_haste
-from tests.support.hostile import FEATURES, SEAL, Hostile, code_of
+from tests.support.hostile import CONFIRM, FEATURES, SEAL, Hostile, code_of
 from tests.support.simulated_federation import Parties, own_texts
 
 MEMBERS = {"V": "law", "U": "medicine", "A": "code"}
@@ -134,8 +134,7 @@ def test_f4_another_folder_while_a_session_runs(tmp_path: Path) -> None:
     """
     parties = settled_privately(tmp_path, MEMBERS, "full", max_epsilon=1.0)
     coordinator = Hostile(parties, list(MEMBERS))
-    coordinator.begin()
-    coordinator.seal()
+    coordinator.until(CONFIRM)
     account = second_folder(parties, "V", tmp_path / "other").account
     account.pay(
         account.expense(
@@ -149,8 +148,7 @@ def test_no_noise_is_drawn_anew_under_the_same_masks(tmp_path: Path) -> None:
     """Not even where the vector is lost: two under the same masks would show their difference."""
     parties = settled_privately(tmp_path, MEMBERS, "full")
     coordinator = Hostile(parties, list(MEMBERS))
-    coordinator.begin()
-    coordinator.seal()
+    coordinator.until(CONFIRM)
     [kept] = parties.homes["V"].glob("epochs/*/statistics.noisy")
     kept.unlink()
     assert (

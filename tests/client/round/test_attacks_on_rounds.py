@@ -75,7 +75,7 @@ from tests.support.attackers import (
     settled_privately,
 )
 from tests.support.faults import make_haste
-from tests.support.hostile import FEATURES, Hostile, nothing_revealed
+from tests.support.hostile import CONFIRM, FEATURES, Hostile, nothing_revealed
 from tests.support.rosters import unpin
 
 MEMBERS = {"V": "law", "U": "medicine", "A": "code"}
@@ -180,8 +180,7 @@ def test_a18_unpinning_forgets_nothing(tmp_path: Path, names: Iterator[str]) -> 
     for name in "ABG":
         unpin(parties.homes[name], gone)
     coordinator = Hostile(parties, "ABG", next(names))
-    coordinator.begin()
-    coordinator.seal()
+    coordinator.until(CONFIRM)
     for name in "AB":
         assert coordinator.refused_sum(name, "statistics", "ABG") == "epoch_used"
 
@@ -205,8 +204,7 @@ def test_a06_a_question_names_each_domain_once(
     """
     parties = settled(tmp_path, MEMBERS)
     coordinator = Hostile(parties, "VUA", next(names))
-    coordinator.begin()
-    coordinator.seal()
+    coordinator.until(CONFIRM)
     often = ("code", *["law"] * 200, "medicine")
     asked = {**dict(evaluation(coordinator)), "domains": often, "temperatures": ()}
     question = Evaluate.model_construct(**asked)
@@ -310,8 +308,7 @@ def test_a10_sessions_that_break_off_cost_nothing(
     for name in domains:
         assert parties.holder(name).account.expenses() == []
     last = Hostile(parties, "VABF", next(names))
-    last.begin()
-    last.seal()
+    last.until(CONFIRM)
     signatures = last.confirm("statistics", last.shared)
     last.open("statistics", last.shared, last.shared, signatures)
     assert len(last.gave(Revealed)) == 4

@@ -225,8 +225,7 @@ def test_a_locked_sum_is_remembered_as_one_that_may_be_open(
     [signed] = coordinator.parties.holder(VICTIM).journal.entries(SIGNED)
     assert set(signed.facts["members"]) == {coordinator.key_of[name] for name in ALL}
     later = Hostile(coordinator.parties, FEWER, "ef" * 16)
-    later.begin()
-    later.seal()
+    later.until(CONFIRM)
     assert later.refused_sum(VICTIM, "statistics", FEWER) == "epoch_used"
 
 

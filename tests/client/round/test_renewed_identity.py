@@ -22,7 +22,7 @@ from ridgeway.common.protocol.messages import Announce, Offer, Revealed
 from ridgeway.common.protocol.packet import seal_packet
 from ridgeway.coordinator.round.round import check_round
 from tests.support.faults import make_haste
-from tests.support.hostile import Hostile
+from tests.support.hostile import CONFIRM, Hostile
 from tests.support.making import fixed_identity
 from tests.support.simulated_federation import (
     Direct,
@@ -58,8 +58,7 @@ def renew(parties: Parties, name: str) -> HandOver:
 
 def sealed(parties: Parties, number: int) -> Hostile:
     session = Hostile(parties, list(PEOPLE), f"{number:032x}")
-    session.begin()
-    session.seal()
+    session.until(CONFIRM)
     return session
 
 
@@ -145,12 +144,17 @@ def test_one_holder_under_two_keys_is_not_two_members_of_a_cohort(
     session.key_of["twin"] = link.before
     session._roster["twin"] = session._roster["law-1"]
     session.announce()
-    codes = {
-        session.refusal(name, session.share_request())
-        for name in PEOPLE
-        if name != "twin"
-    }
+    codes = {session.refusal(name, session.share_request()) for name in PEOPLE}
     assert codes == {"repeated_holder"}
+
+
+def refused_under(session: Hostile, key: str) -> set[str]:
+    """The codes of all others' refusals of a cohort in which law-1 has this key."""
+    session.key_of["law-1"] = key
+    session._roster["law-1"] = replace(session._roster["law-1"], key=key)
+    session.announce()
+    others = [name for name in PEOPLE if name != "law-1"]
+    return {session.refusal(name, session.share_request()) for name in others}
 
 
 def test_the_old_key_counts_no_more_once_its_hand_over_was_met(
@@ -162,14 +166,7 @@ def test_the_old_key_counts_no_more_once_its_hand_over_was_met(
     opened(parties, 1)
     parties.homes["law-1"] = copy
     session = Hostile(parties, list(PEOPLE), "2" * 32)
-    session.key_of["law-1"] = link.before
-    session._roster["law-1"] = replace(session._roster["law-1"], key=link.before)
-    session.announce()
-    assert {
-        session.refusal(name, session.share_request())
-        for name in PEOPLE
-        if name != "law-1"
-    } == {"key_handed_over"}
+    assert refused_under(session, link.before) == {"key_handed_over"}
 
 
 def test_a_second_hand_over_of_one_key_is_refused_by_all_who_met_the_first(
@@ -189,20 +186,10 @@ def test_a_second_hand_over_of_one_key_is_refused_by_all_who_met_the_first(
     parties.homes["law-1"] = copy.homes["law-1"]
     session = Hostile(parties, list(PEOPLE), "2" * 32)
     session.handovers = (*session.handovers, stolen)
-    session.key_of["law-1"] = stolen.after
-    session._roster["law-1"] = replace(session._roster["law-1"], key=stolen.after)
-    session.announce()
-    others = [name for name in PEOPLE if name != "law-1"]
-    assert {session.refusal(name, session.share_request()) for name in others} == {
-        "forked_key"
-    }
-    [keys] = [
-        check
-        for check in HolderRecord(parties.homes["medicine"]).check()
-        if check.name == "keys"
-    ]
-    assert not keys.good
-    assert "handed over twice" in keys.words
+    assert refused_under(session, stolen.after) == {"forked_key"}
+    checks = HolderRecord(parties.homes["medicine"]).check()
+    [wrong] = [check for check in checks if not check.good]
+    assert wrong.name == "keys" and "handed over twice" in wrong.words
 
 
 def test_a_hand_over_that_the_old_key_has_not_signed_is_nothing(
