@@ -55,6 +55,12 @@ def opened(parties: Parties, **options: Any) -> ReadyReport:
     return open_epoch(parties.law, parties.terms, **options)
 
 
+def refused(parties: Parties, words: str, **options: Any) -> None:
+    """No epoch is opened, and one sentence says why."""
+    with pytest.raises(InputError, match=words):
+        opened(parties, **options)
+
+
 def current(parties: Parties) -> Epoch:
     epoch = parties.law.epochs.current()
     assert epoch is not None
@@ -119,10 +125,7 @@ def test_an_epoch_in_a_total_is_followed_by_one_with_many_changes(
     use(parties)
     before = current(parties)
     write(parties, [*texts(FEW)[2:], *texts(3, "new")])
-    with pytest.raises(
-        InputError, match=r"^5 documents changed .* and 7 are needed: .* --new-epoch$"
-    ):
-        opened(parties)
+    refused(parties, r"^5 documents changed .* and 7 are needed: .* --new-epoch$")
     assert current(parties) == before
     write(parties, [*texts(FEW)[3:], *texts(4, "new")])
     assert opened(parties).changed == 7
@@ -136,8 +139,7 @@ def test_the_usual_limits_are_five_hundred_documents_and_a_tenth() -> None:
 def test_the_owners_explicit_word_is_enough(parties: Parties) -> None:
     """Also where nothing has changed at all."""
     use(parties)
-    with pytest.raises(InputError, match=r"^0 documents changed"):
-        opened(parties)
+    refused(parties, r"^0 documents changed")
     assert opened(parties, new_epoch=True).changed == 0
 
 
@@ -149,11 +151,7 @@ def test_changes_count_from_the_last_epoch_that_is_in_a_total(parties: Parties) 
     between = opened(parties)
     assert between.changed == 12
     write(parties, [*texts(FEW), *texts(1, "new")])
-    with pytest.raises(
-        InputError,
-        match=r"^1 documents changed since an epoch that is in an opened total",
-    ):
-        opened(parties)
+    refused(parties, r"^1 documents changed since an epoch that is in an opened total")
     write(parties, [*texts(FEW), *texts(13, "new")])
     assert opened(parties).changed == 1
 
@@ -162,10 +160,11 @@ def test_a_corpus_below_the_smallest_size_opens_nothing(parties: Parties) -> Non
     """Nor does the owner's explicit word help: sums would be about single documents."""
     before = current(parties)
     write(parties, texts(9))
-    with pytest.raises(
-        InputError, match="the corpus has 9 documents, and sums over fewer than 10"
-    ):
-        opened(parties, new_epoch=True)
+    refused(
+        parties,
+        "the corpus has 9 documents, and sums over fewer than 10",
+        new_epoch=True,
+    )
     assert current(parties) == before
     write(parties, texts(10))
     assert opened(parties).epoch.documents == 10
@@ -175,8 +174,7 @@ def test_where_digests_are_gone_nobody_knows_what_has_changed(parties: Parties) 
     """So the owner's explicit word is needed."""
     use(parties)
     (parties.homes["law"] / "epochs" / current(parties).name / DIGESTS).unlink()
-    with pytest.raises(InputError, match=r"^an unknown number of documents changed"):
-        opened(parties)
+    refused(parties, r"^an unknown number of documents changed")
     assert opened(parties, new_epoch=True).changed is None
 
 
@@ -279,11 +277,11 @@ def test_a_spent_budget_opens_nothing(private: Parties) -> None:
     """The present epoch stays as it is, with the vectors that were paid for."""
     before = current(private)
     spend(private)
-    with pytest.raises(
-        InputError,
-        match=r"would bring the ε of this corpus to 1\.4\d, and .* allows 1\.3",
-    ):
-        opened(private, new_epoch=True)
+    refused(
+        private,
+        r"would bring the ε of this corpus to 1\.4\d, and .* allows 1\.3",
+        new_epoch=True,
+    )
     assert current(private) == before
 
 
@@ -357,8 +355,7 @@ def test_after_an_exact_output_no_private_epoch_is_opened(private: Parties) -> N
     """Unless the owner allows anything."""
     holder = private.law
     holder.account.pay(holder.account.expense("e", "statistics", "clear", None, 0.25))
-    with pytest.raises(InputError, match="ε of this corpus to ∞"):
-        opened(private)
+    refused(private, "ε of this corpus to ∞")
     private.rewrite("law", "max_epsilon = 1.3", "max_epsilon = inf")
     assert opened(private).cost == math.inf
 
@@ -366,11 +363,9 @@ def test_after_an_exact_output_no_private_epoch_is_opened(private: Parties) -> N
 def test_private_terms_need_the_prior_that_they_name(private: Parties) -> None:
     """One sentence says what to do."""
     (private.homes["law"] / PRIOR).unlink()
-    with pytest.raises(
-        InputError,
-        match=r"has not got the public prior .*; ask the operator for an invitation",
-    ):
-        opened(private)
+    refused(
+        private, r"has not got the public prior .*; ask the operator for an invitation"
+    )
 
 
 def test_private_sums_are_not_made_in_parts(private: Parties) -> None:
