@@ -209,8 +209,7 @@ def members(
     shown = [*roster.members, *change.removed]
     facts = {
         "members": [member.model_dump(mode="json") for member in roster.members],
-        "added": [member.name for member in change.added],
-        "removed": [member.name for member in change.removed],
+        **change.names(),
         "code": code,
         "confirmed": not change,
     }
@@ -264,8 +263,7 @@ def confirm(
     facts = {
         "code": shown,
         "members": [member.name for member in others],
-        "added": [member.name for member in change.added],
-        "removed": [member.name for member in change.removed],
+        **change.names(),
     }
     show(facts, ("confirmed", count(len(others), "other holder"), shown), json=json)
 

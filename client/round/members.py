@@ -161,6 +161,12 @@ class RosterChange:
     def __bool__(self) -> bool:
         return bool(self.added or self.removed)
 
+    def names(self) -> dict[str, list[str]]:
+        return {
+            "added": [member.name for member in self.added],
+            "removed": [member.name for member in self.removed],
+        }
+
 
 def roster_change(
     before: Iterable[RosterMember],

@@ -127,10 +127,7 @@ def find_sources(roots: Sequence[Path]) -> tuple[list[CorpusFile], int]:
     for root in roots:
         if is_folder(root):
             for path in _files_below(root):
-                known = _inner_name(path).suffix.lower() in {
-                    *RECORD_KINDS,
-                    *TEXT_SUFFIXES,
-                }
+                known = _ending(path) in {*RECORD_KINDS, *TEXT_SUFFIXES}
                 if known and not _is_binary(path):
                     sources[real_place(path)] = _source(path)
                 else:
@@ -275,13 +272,19 @@ def _files_below(folder: Path) -> Iterator[Path]:
             yield path
 
 
-def _inner_name(path: Path) -> Path:
-    return path.with_suffix("") if path.suffix.lower() in COMPRESSIONS else path
+def _compression(path: Path) -> str:
+    ending = path.suffix.lower()
+    return ending if ending in COMPRESSIONS else ""
+
+
+def _ending(path: Path) -> str:
+    """What says of what kind a file is: its last ending, or that before its compression."""
+    return (path.with_suffix("") if _compression(path) else path).suffix.lower()
 
 
 def _source(path: Path) -> CorpusFile:
-    compression = path.suffix.lower() if path.suffix.lower() in COMPRESSIONS else ""
-    kind = RECORD_KINDS.get(_inner_name(path).suffix.lower(), "text")
+    compression = _compression(path)
+    kind = RECORD_KINDS.get(_ending(path), "text")
     if kind == "parquet" and compression:
         raise CorpusError(
             f"{path} is a compressed parquet file; unpack it, since parquet is "
@@ -292,7 +295,7 @@ def _source(path: Path) -> CorpusFile:
 
 def _is_binary(path: Path) -> bool:
     """A NUL byte near the beginning; what is compressed or parquet is judged by its reader."""
-    if path.suffix.lower() in COMPRESSIONS or path.suffix.lower() == ".parquet":
+    if _compression(path) or _ending(path) == ".parquet":
         return False
     with open_file(path) as file:
         return b"\0" in file.read(8192)
@@ -345,9 +348,7 @@ def _texts(
                 _lines(stream, counters, source.begin), names, name, broken
             )
         elif source.kind == "csv":
-            delimiter = (
-                "\t" if _inner_name(source.path).suffix.lower() == ".tsv" else ","
-            )
+            delimiter = "\t" if _ending(source.path) == ".tsv" else ","
             yield from _csv_texts(
                 _lines(stream, counters, 0), names, name, delimiter, broken
             )
