@@ -46,6 +46,12 @@ PACKINGS: dict[str, Packing] = {
 }
 
 
+def read_raw(path: Path, raw: bytes) -> tuple[list[str], Counters]:
+    """The documents of a file with these bytes, and what was met in it."""
+    path.write_bytes(raw)
+    return read(path)
+
+
 def as_jsonl(texts: list[str]) -> bytes:
     return "".join(
         json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in texts
@@ -84,9 +90,9 @@ def test_every_kind_of_record_file_gives_the_same_documents(
     """A record is a document, to the letter, whatever the file's kind and whether or not it is
     compressed.
     """
-    path = tmp_path / f"corpus{suffix}{packing}"
-    path.write_bytes(PACKINGS[packing](RECORDS[suffix](TEXTS)))
-    assert read(path) == (TEXTS, Counters())
+    assert read_raw(
+        tmp_path / f"corpus{suffix}{packing}", PACKINGS[packing](RECORDS[suffix](TEXTS))
+    ) == (TEXTS, Counters())
 
 
 @pytest.mark.parametrize(
@@ -109,8 +115,7 @@ def test_the_last_endings_say_what_a_file_is(
     tmp_path: Path, name: str, raw: bytes
 ) -> None:
     """In capitals too, and where a compressed file has several frames."""
-    (tmp_path / name).write_bytes(raw)
-    assert read(tmp_path / name)[0] == TEXTS
+    assert read_raw(tmp_path / name, raw)[0] == TEXTS
 
 
 @pytest.mark.parametrize(
@@ -124,9 +129,9 @@ def test_every_kind_of_text_file_is_one_document(
     ending.
     """
     text = "# Naïve 😀\r\n\n    indented\n"
-    path = tmp_path / f"corpus{suffix}{packing}"
-    path.write_bytes(PACKINGS[packing](text.encode()))
-    assert read(path) == ([text], Counters())
+    assert read_raw(
+        tmp_path / f"corpus{suffix}{packing}", PACKINGS[packing](text.encode())
+    ) == ([text], Counters())
 
 
 def test_parquet_gives_the_same_documents(tmp_path: Path) -> None:
@@ -222,9 +227,9 @@ def test_a_byte_order_mark_is_no_part_of_the_text(
     raw = b"text" if suffix == ".txt" else RECORDS[suffix](["text"])
     if suffix == ".csv":
         raw = b"text\r\ntext\r\n"  # the mark stands before the name of the field
-    path = tmp_path / f"corpus{suffix}{packing}"
-    path.write_bytes(PACKINGS[packing](b"\xef\xbb\xbf" + raw))
-    assert read(path) == (["text"], Counters())
+    assert read_raw(
+        tmp_path / f"corpus{suffix}{packing}", PACKINGS[packing](b"\xef\xbb\xbf" + raw)
+    ) == (["text"], Counters())
 
 
 @pytest.mark.parametrize(
@@ -244,38 +249,30 @@ def test_bytes_that_are_not_utf8_are_replaced_and_counted(
     """A stray byte costs one character, and the holder is told how many; what the author wrote is
     not counted.
     """
-    path = tmp_path / name
-    path.write_bytes(raw)
-    assert read(path) == ([text], Counters(replaced=replaced))
+    assert read_raw(tmp_path / name, raw) == ([text], Counters(replaced=replaced))
 
 
 def test_lone_surrogates_in_json_are_replaced(tmp_path: Path) -> None:
     """JSON can name half a character; what comes out can be stored and hashed."""
-    path = tmp_path / "a.jsonl"
-    path.write_bytes(rb'{"text": "half \ud83d and whole \ud83d\ude00"}' + b"\n")
-    assert read(path)[0] == ["half ? and whole 😀"]
+    assert read_raw(
+        tmp_path / "a.jsonl", rb'{"text": "half \ud83d and whole \ud83d\ude00"}' + b"\n"
+    )[0] == ["half ? and whole 😀"]
 
 
 def test_a_line_of_a_file_is_not_a_line_of_unicode(tmp_path: Path) -> None:
     """Separators within a record do not end it, and blank lines are no records."""
-    path = tmp_path / "a.jsonl"
-    path.write_bytes(
-        '{"text": "one\u2028two\x85three"}\n\n  \n{"text": "four"}'.encode()
-    )
-    assert read(path) == (["one\u2028two\x85three", "four"], Counters())
+    assert read_raw(
+        tmp_path / "a.jsonl",
+        '{"text": "one\u2028two\x85three"}\n\n  \n{"text": "four"}'.encode(),
+    ) == (["one\u2028two\x85three", "four"], Counters())
 
 
 def test_documents_without_text_are_passed_over_and_counted(tmp_path: Path) -> None:
     """Blanks, nulls and empty files are no documents."""
-    records, blank, empty = tmp_path / "a.jsonl", tmp_path / "b.txt", tmp_path / "c.txt"
-    records.write_bytes(
-        b'{"text": ""}\n{"text": " \\n\\t"}\n{"text": null}\n{"text": "text"}\n'
-    )
-    blank.write_text(" \n \n")
-    empty.touch()
-    assert read(records) == (["text"], Counters(empty=3))
-    assert read(blank) == ([], Counters(empty=1))
-    assert read(empty) == ([], Counters(empty=1))
+    raw = b'{"text": ""}\n{"text": " \\n\\t"}\n{"text": null}\n{"text": "text"}\n'
+    assert read_raw(tmp_path / "a.jsonl", raw) == (["text"], Counters(empty=3))
+    assert read_raw(tmp_path / "b.txt", b" \n \n") == ([], Counters(empty=1))
+    assert read_raw(tmp_path / "c.txt", b"") == ([], Counters(empty=1))
 
 
 # Long documents
@@ -418,10 +415,8 @@ def test_a_record_that_cannot_be_read_is_named(
     tmp_path: Path, name: str, raw: bytes, message: str
 ) -> None:
     """The file, the line, what was expected and what is there."""
-    path = tmp_path / name
-    path.write_bytes(raw)
     with pytest.raises(CorpusError) as caught:
-        read(path)
+        read_raw(tmp_path / name, raw)
     assert message in str(caught.value)
 
 
@@ -444,11 +439,10 @@ def test_a_csv_cell_may_have_lines_and_a_row_too_few_or_too_many_cells(
     """Quoted line ends belong to the text; a missing cell is an empty one, and one too many is not
     looked at.
     """
-    path = tmp_path / "a.csv"
-    path.write_bytes(
-        b'id,text\r\n1,"one\r\ntwo\n\nthree"\r\n2\r\n3,x,y,z\r\n4,"say ""hello"""\r\n'
-    )
-    assert read(path) == (
+    assert read_raw(
+        tmp_path / "a.csv",
+        b'id,text\r\n1,"one\r\ntwo\n\nthree"\r\n2\r\n3,x,y,z\r\n4,"say ""hello"""\r\n',
+    ) == (
         ["one\r\ntwo\n\nthree", "x", 'say "hello"'],
         Counters(empty=1),
     )
@@ -456,9 +450,8 @@ def test_a_csv_cell_may_have_lines_and_a_row_too_few_or_too_many_cells(
 
 def test_a_csv_cell_may_be_as_long_as_a_book(tmp_path: Path) -> None:
     """The limit of Python's reader, 128 kB a cell, does not hold."""
-    path = tmp_path / "a.csv"
-    path.write_bytes(as_csv(["x" * 300_000]))
-    assert "".join(read(path)[0]) == "x" * 300_000
+    texts, _ = read_raw(tmp_path / "a.csv", as_csv(["x" * 300_000]))
+    assert "".join(texts) == "x" * 300_000
 
 
 # Damage
@@ -492,9 +485,8 @@ def test_a_compressed_file_that_was_damaged_is_refused(
         "plain": b"this is plain text",
     }
     wrong["changed"] = raw[:-6] + bytes([raw[-6] ^ 0xFF]) + raw[-5:]
-    (tmp_path / name).write_bytes(wrong[damage])
     with pytest.raises(CorpusError, match=rf"{name}.* cannot be read"):
-        read(tmp_path / name)
+        read_raw(tmp_path / name, wrong[damage])
 
 
 @pytest.mark.parametrize(
@@ -515,9 +507,8 @@ def test_a_file_that_is_something_else_is_refused(
     tmp_path: Path, name: str, raw: bytes, words: str
 ) -> None:
     """In one sentence, whatever its reader thinks of it."""
-    (tmp_path / name).write_bytes(raw)
     with pytest.raises(CorpusError, match=words):
-        read(tmp_path / name)
+        read_raw(tmp_path / name, raw)
 
 
 def test_the_limit_of_a_document_is_public() -> None:
