@@ -88,10 +88,10 @@ def read(path: Path, *fields: str) -> tuple[list[str], Counters]:
     return list(documents(source, fields or ("text",), counters, Position())), counters
 
 
-def texts_of(*roots: Path, **options: bool) -> Iterator[str]:
+def texts_of(*roots: Path, whole: bool = False) -> Iterator[str]:
     """The documents of a corpus, one after another."""
     for source in find_sources(roots)[0]:
-        yield from documents(source, ("text",), Counters(), Position(), **options)
+        yield from documents(source, ("text",), Counters(), Position(), whole=whole)
 
 
 def job(
