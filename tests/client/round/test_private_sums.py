@@ -25,10 +25,11 @@ from ridgeway.common.protocol.messages import (
     Collect,
     Counted,
     Evaluate,
+    Message,
     NoisyStatistics,
     Refusal,
 )
-from ridgeway.common.protocol.packet import open_packet, seal_packet, vector_blob
+from ridgeway.common.protocol.packet import Blob, open_packet, seal_packet, vector_blob
 from tests.support.making import fixed_identity, refusing
 from tests.support.simulated_federation import Parties, found_private
 
@@ -283,50 +284,41 @@ def cohort_of(holder: Holder, terms: Terms) -> Any:
     return form_cohort(terms, {holder.key: "law", fixed_identity(9).public: "code"})
 
 
+def ask(parties: Parties, message: Message, *blobs: Blob) -> Any:
+    identity = parties.federation.identity
+    packet = seal_packet(message, identity, round="cd" * 16, blobs=blobs)
+    return open_packet(answer(parties.law, packet)).message
+
+
+def question(terms: Terms, **changes: Any) -> Evaluate:
+    asked = Evaluate(
+        terms=terms, domains=DOMAINS, selector="average", k=10, holders=DOMAINS
+    )
+    return asked.model_copy(update=changes)
+
+
 def test_a_holder_counts_for_its_own_solution_of_the_total(
     parties: Parties, terms: Terms
 ) -> None:
     """What is sent is a total, not weights; the same total gets the same counts, any other none."""
-    holder, identity = parties.law, parties.federation.identity
-
-    def ask(message: Any, *blobs: Any) -> Any:
-        return open_packet(
-            answer(holder, seal_packet(message, identity, round="cd" * 16, blobs=blobs))
-        ).message
-
-    assert isinstance(ask(Collect(cohort=cohort_of(holder, terms))), NoisyStatistics)
+    collect = Collect(cohort=cohort_of(parties.law, terms))
+    assert isinstance(ask(parties, collect), NoisyStatistics)
     total = np.arange(terms.vector_size(3), dtype=np.int64) * UNIT
-    asked = Evaluate(
-        terms=terms, domains=DOMAINS, selector="average", k=10, holders=DOMAINS
-    )
-    counted = ask(asked, vector_blob(total))
+    asked = question(terms)
+    counted = ask(parties, asked, vector_blob(total))
     assert isinstance(counted, Counted)
     assert (len(counted.counts), counted.quality, counted.reliability) == (3, (), ())
-    assert ask(asked, vector_blob(total)) == counted
-    other = ask(asked, vector_blob(total + 1))
-    assert isinstance(other, Refusal) and other.code == "already_counted"
+    assert ask(parties, asked, vector_blob(total)) == counted
+    assert ask(parties, asked, vector_blob(total + 1)).code == "already_counted"
     assert spent(parties) == ["statistics", "counts"]
 
 
 def refusal_to_count(parties: Parties, terms: Terms, **changes: Any) -> str:
     """The code with which the holder refuses to count for a total of zeros; nothing is spent."""
-    holder, identity = parties.law, parties.federation.identity
-    given = {
-        "terms": terms,
-        "domains": DOMAINS,
-        "selector": "average",
-        "k": 10,
-        "holders": DOMAINS,
-        **changes,
-    }
     blob = vector_blob(np.zeros(terms.vector_size(3), dtype=np.int64))
-    reply = answer(
-        holder, seal_packet(Evaluate(**given), identity, round="cd" * 16, blobs=(blob,))
-    )
-    message = open_packet(reply).message
-    assert isinstance(message, Refusal)
+    refusal: Refusal = ask(parties, question(terms, **changes), blob)
     assert spent(parties) == []
-    return message.code
+    return refusal.code
 
 
 @pytest.mark.parametrize(
