@@ -70,15 +70,8 @@ WEIGHTS = weights_blob(np.eye(7, 3))
 
 
 def evaluate(terms: Terms, **changes: Any) -> Evaluate:
-    return Evaluate(
-        **{
-            "terms": terms,
-            "domains": DOMAINS,
-            "selector": "average",
-            "k": 10,
-            **changes,
-        }
-    )
+    asked = Evaluate(terms=terms, domains=DOMAINS, selector="average", k=10)
+    return asked.model_copy(update=changes)
 
 
 @pytest.fixture(scope="module")
