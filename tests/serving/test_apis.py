@@ -43,7 +43,7 @@ from tests.support.in_process import (
     Local,
     answered_by,
     chat,
-    fleet_toml,
+    experts_toml,
     running,
     served,
 )
@@ -117,7 +117,7 @@ def apis(release: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ap
             for expert, fields in zip(experts, settings, strict=True)
         }
         file = folder / "experts.toml"
-        file.write_text(fleet_toml(addressed, 'fallback = "code"'))
+        file.write_text(experts_toml(addressed, fallback="code"))
         yield Apis(stack.enter_context(served(release, file)), *experts)
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 import sqlite3
 import time
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from ridgeway.common.web import key_budgets
 from ridgeway.serving import recent_notes
 from ridgeway.serving.recent_notes import NOTE_WAIT_S, Assignment, RecentNotes
 from tests.support.fake_expert import well
-from tests.support.in_process import DOMAINS, GatewayExperts, GatewayMaker, answered_by
+from tests.support.in_process import CHATS, DOMAINS, Local, answered_by
 from tests.support.serving import prompt_for, release_of
 from tests.support.waiting import processes_per_core
 
@@ -44,43 +43,41 @@ def chat(*said: tuple[str, Any], **more: Any) -> dict[str, Any]:
     }
 
 
-def ask(shown: GatewayExperts, *said: str, **more: Any) -> tuple[str, str]:
+def ask(local: Local, *said: str, **more: Any) -> tuple[str, str]:
     """What a user said, whom something was answered each time: who answers now, and why."""
     turns = [part for text in said for part in (("user", text), ("assistant", "ok"))]
     body = chat(*turns[:-1], **more)
-    return answered_by(shown.local.post("/v1/chat/completions", body))
+    return answered_by(local.post(CHATS, body))
 
 
-def test_a_follow_up_stays_and_a_new_topic_is_followed(cast: GatewayMaker) -> None:
+def test_a_follow_up_stays_and_a_new_topic_is_followed(local: Local) -> None:
     """Also where the client sends no history, under a session's name; and another session is
     another conversation.
     """
-    with cast() as shown:
 
-        def of(text: str, session: str) -> tuple[str, str]:
-            return answered_by(
-                shown.local.post(
-                    "/v1/chat/completions",
-                    chat(("user", text)),
-                    **{"x-session-id": session},
-                )
+    def of(text: str, session: str) -> tuple[str, str]:
+        return answered_by(
+            local.post(
+                CHATS,
+                chat(("user", text)),
+                **{"x-session-id": session},
             )
+        )
 
-        law, code = LONG["law"], LONG["code"]
-        assert ask(shown, law)[0] == "law"
-        assert ask(shown, law, code[:3]) == ("law", "sticky")
-        assert ask(shown, law, code) == ("code", "best")
-        assert of(law, "one")[0] == "law"
-        assert of(code[:3], "one") == ("law", "sticky")
-        assert of(code[:3], "two")[0] == "code"
-        assert of(code, "one")[0] == "code"
-        assert of(law[:3], "one") == ("code", "sticky")
+    law, code = LONG["law"], LONG["code"]
+    assert ask(local, law)[0] == "law"
+    assert ask(local, law, code[:3]) == ("law", "sticky")
+    assert ask(local, law, code) == ("code", "best")
+    assert of(law, "one")[0] == "law"
+    assert of(code[:3], "one") == ("law", "sticky")
+    assert of(code[:3], "two")[0] == "code"
+    assert of(code, "one")[0] == "code"
+    assert of(law[:3], "one") == ("code", "sticky")
 
 
-def test_what_is_not_known_is_seen_from_the_turns_before(cast: GatewayMaker) -> None:
+def test_what_is_not_known_is_seen_from_the_turns_before(local: Local) -> None:
     """After a restart, or in another worker, a follow-up goes where its conversation was."""
-    with cast() as shown:
-        assert ask(shown, LONG["law"], LONG["code"][:3]) == ("law", "sticky")
+    assert ask(local, LONG["law"], LONG["code"][:3]) == ("law", "sticky")
 
 
 @pytest.mark.parametrize(
@@ -89,21 +86,20 @@ def test_what_is_not_known_is_seen_from_the_turns_before(cast: GatewayMaker) -> 
     ids=["openai", "anthropic"],
 )
 def test_tools_stay_with_who_asked_for_them(
-    cast: GatewayMaker, result: tuple[str, Any]
+    local: Local, result: tuple[str, Any]
 ) -> None:
     """Whatever a tool says, and also if another expert had answered in the first one's place."""
-    with cast() as shown:
-        loop = chat(("user", LONG["law"]), ("assistant", ""), result)
+    loop = chat(("user", LONG["law"]), ("assistant", ""), result)
 
-        def goes_on() -> tuple[str, str]:
-            return answered_by(shown.local.post("/v1/chat/completions", loop))
+    def goes_on() -> tuple[str, str]:
+        return answered_by(local.post(CHATS, loop))
 
-        assert ask(shown, LONG["law"])[0] == "law"
-        assert goes_on() == ("law", "sticky")
-        shown.experts["law"].part = lambda asked: asked.reply(500, b"{}")
-        assert ask(shown, LONG["law"])[0] == "generalist"
-        shown.experts["law"].part = well("law")
-        assert goes_on() == ("generalist", "sticky")
+    assert ask(local, LONG["law"])[0] == "law"
+    assert goes_on() == ("law", "sticky")
+    local.experts["law"].part = lambda asked: asked.reply(500, b"{}")
+    assert ask(local, LONG["law"])[0] == "generalist"
+    local.experts["law"].part = well("law")
+    assert goes_on() == ("generalist", "sticky")
 
 
 def test_memory_is_bounded_and_shared_and_holds_no_text(
@@ -247,38 +243,30 @@ OTHER_BODIES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("other", OTHER_BODIES)
-def test_who_speaks_is_read_from_the_body(cast: GatewayMaker, other: str) -> None:
+def test_who_speaks_is_read_from_the_body(local: Local, other: str) -> None:
     """A follow-up of another user is routed by what it says, not by where somebody else's chat
     is.
     """
-    with cast() as shown:
-        opening = LONG["code"][:3]
-        assert ask(shown, opening)[0] == "code"
-        assert ask(shown, opening, LONG["law"])[0] == "law"
-        assert ask(shown, opening, LONG["law"], opening) == ("law", "sticky")
-        assert (
-            ask(shown, opening, LONG["law"], opening, **OTHER_BODIES[other])[0] == "law"
-        )
+    opening = LONG["code"][:3]
+    assert ask(local, opening)[0] == "code"
+    assert ask(local, opening, LONG["law"])[0] == "law"
+    assert ask(local, opening, LONG["law"], opening) == ("law", "sticky")
+    assert ask(local, opening, LONG["law"], opening, **OTHER_BODIES[other])[0] == "law"
 
 
-def test_users_who_begin_alike_are_not_mixed_up(cast: GatewayMaker) -> None:
+def test_users_who_begin_alike_are_not_mixed_up(local: Local) -> None:
     """Neither gets the other's expert, and one who has spoken of neither gets none of theirs."""
-    with cast() as shown:
-        first = ask(shown, "?")[0]
-        assert ask(shown, "?", LONG["law"])[0] == "law"
-        assert ask(shown, "?", LONG["code"])[0] == "code"
-        assert ask(shown, "?", LONG["law"], "?")[0] == "law"
-        assert ask(shown, "?", LONG["code"], "?")[0] == "code"
-        assert ask(shown, "?", "?")[0] == first
+    first = ask(local, "?")[0]
+    assert ask(local, "?", LONG["law"])[0] == "law"
+    assert ask(local, "?", LONG["code"])[0] == "code"
+    assert ask(local, "?", LONG["law"], "?")[0] == "law"
+    assert ask(local, "?", LONG["code"], "?")[0] == "code"
+    assert ask(local, "?", "?")[0] == first
 
 
-def test_a_chat_with_the_fallback_stays_there(cast: GatewayMaker) -> None:
+def test_a_chat_with_the_fallback_stays_there(local: Local) -> None:
     """A few words are no reason to leave it; a question that is clearly of a domain is."""
-    with cast() as shown:
-        router = shown.local.service.router
-        router.confidence = replace(
-            router.confidence, threshold=0.6, fallback="generalist"
-        )
-        assert ask(shown, "?")[0] == "generalist"
-        assert ask(shown, "?", LONG["code"][:3]) == ("generalist", "sticky")
-        assert ask(shown, "?", LONG["code"]) == ("code", "best")
+    local.abstains(0.6)
+    assert ask(local, "?") == ("generalist", "abstained")
+    assert ask(local, "?", LONG["code"][:3]) == ("generalist", "sticky")
+    assert ask(local, "?", LONG["code"]) == ("code", "best")

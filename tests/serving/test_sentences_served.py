@@ -26,7 +26,7 @@ from ridgeway.serving.app import create_app
 from ridgeway.serving.current_release import ReleaseSource
 from ridgeway.serving.routing_service import RoutingService
 from tests.support.commands import Workshop
-from tests.support.in_process import DOMAINS, GatewayMaker, Local
+from tests.support.in_process import DOMAINS, Local
 from tests.support.serving import (
     cascade_release,
     prompt_for,
@@ -113,15 +113,15 @@ def blocked(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], Event]]:
 
 @pytest.mark.parametrize("quick", [True, False])
 def test_what_the_table_decides_waits_for_no_sentence(
-    cast: GatewayMaker, blocked: Callable[[], Event], quick: bool
+    local: Local, blocked: Callable[[], Event], quick: bool
 ) -> None:
     """While more sentences wait than there are threads to read them: prompts, batches, explanations
     and chats.
     """
     unsure = unsure_prompts(cores() + 2)
     kinds = ["prompt", "batch", "explanation", "chat"]
-    with cast() as play, ThreadPoolExecutor(len(kinds) * len(unsure)) as clients:
-        local = play.local
+    with ThreadPoolExecutor(len(kinds) * len(unsure)) as clients:
+        local = local
         object.__setattr__(local.service.current.served, "is_quick", quick)
         free = blocked()
 
