@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 from urllib.parse import unquote
 
 import httpx
+from starlette.testclient import TestClient
 
 from ridgeway.common.routing.experts_file import ExpertsFile
 from ridgeway.common.web.access_rules import AccessRules, make_rules
@@ -150,6 +151,12 @@ def served(
         httpx.Client(base_url=address, verify=False, timeout=30.0) as http,
     ):
         yield Local(service, http, known.path if known else release, clock, gateway)
+
+
+def client_of(service: RoutingService) -> TestClient:
+    """Asks a service over ASGI, without a socket."""
+    app = create_app(service)
+    return TestClient(app, "http://127.0.0.1", raise_server_exceptions=False)
 
 
 @contextlib.contextmanager
