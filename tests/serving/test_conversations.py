@@ -56,13 +56,8 @@ def test_a_follow_up_stays_and_a_new_topic_is_followed(local: Local) -> None:
     """
 
     def of(text: str, session: str) -> tuple[str, str]:
-        return answered_by(
-            local.post(
-                CHATS,
-                chat(("user", text)),
-                **{"x-session-id": session},
-            )
-        )
+        named = {"x-session-id": session}
+        return answered_by(local.post(CHATS, chat(("user", text)), **named))
 
     law, code = LONG["law"], LONG["code"]
     assert ask(local, law)[0] == "law"
@@ -109,27 +104,17 @@ def test_memory_is_bounded_and_shared_and_holds_no_text(
     three names.
     """
     monkeypatch.setattr(recent_notes, "MAX_NOTES", 3)
-    known, sharing = (
-        RecentNotes(Assignment, tmp_path / "notes"),
-        RecentNotes(Assignment, tmp_path / "notes"),
-    )
+    known, sharing = (RecentNotes(Assignment, tmp_path / "notes") for _ in range(2))
+    law = Assignment("law", "law", "law")
+    code = Assignment(None, "code", "law")
     keys = [exchange_of([("user", f"secret {number}")]).noted_as for number in range(5)]
     for key in keys:
-        known.note(key, Assignment("law", "law", "law"))
-    assert [sharing.find(key) is not None for key in keys] == [
-        False,
-        False,
-        True,
-        True,
-        True,
-    ]
-    assert known.find(keys[4]) == Assignment("law", "law", "law")
-    known.note(keys[2], Assignment(None, "code", "law"))
-    sharing.note(keys[0], Assignment("law", "law", "law"))
-    assert (
-        sharing.find(keys[2]) == Assignment(None, "code", "law")
-        and known.find(keys[3]) is None
-    )
+        known.note(key, law)
+    assert [sharing.find(key) for key in keys] == [None, None, law, law, law]
+    assert known.find(keys[4]) == law
+    known.note(keys[2], code)
+    sharing.note(keys[0], law)
+    assert sharing.find(keys[2]) == code and known.find(keys[3]) is None
     assert all(b"secret" not in path.read_bytes() for path in tmp_path.iterdir())
     assert len(set(keys)) == 5 and all(len(key) == 16 for key in keys)
 
@@ -141,29 +126,23 @@ def test_a_file_that_cannot_be_used_fails_no_request(
     known here, and written with the next note; one that cannot be made is a sentence at the start.
     """
     monkeypatch.setattr(key_budgets, "_WAIT_S", 0.01)
-    known, assignment = (
-        RecentNotes(Assignment, tmp_path / "notes"),
-        Assignment("law", "law", "law"),
-    )
+    known = RecentNotes(Assignment, tmp_path / "notes")
+    assignment = Assignment("law", "law", "law")
     known.note(b"one", assignment)
     with closing(sqlite3.connect(tmp_path / "notes", isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         began = time.monotonic()
         known.note(b"two", assignment)
         assert time.monotonic() - began < NOTE_WAIT_S + processes_per_core()
-        assert (
-            known.find(b"one") == known.find(b"two") == assignment
-            and RecentNotes(Assignment, tmp_path / "notes").find(b"two") is None
-        )
+        assert known.find(b"one") == known.find(b"two") == assignment
+        assert RecentNotes(Assignment, tmp_path / "notes").find(b"two") is None
         other.execute("COMMIT")
         known.note(b"three", assignment)
         assert RecentNotes(Assignment, tmp_path / "notes").find(b"two") == assignment
         other.execute("DROP TABLE notes")
     assert known.find(b"one") is None
-    assert ["locked" in record.getMessage() for record in caplog.records] == [
-        True,
-        False,
-    ]
+    locked, gone = caplog.messages
+    assert "locked" in locked and "locked" not in gone
     assert (tmp_path / "notes").stat().st_mode & 0o777 == 0o600
     (tmp_path / "other").write_text("no database " * 1000)
     with pytest.raises(
@@ -234,24 +213,19 @@ def test_what_a_coding_agent_adds_decides_nothing() -> None:
     assert open_ended.turns.turns[0].text == "<system-reminder> is what?"
 
 
-OTHER_BODIES: dict[str, Any] = {
-    "user": {"user": "b"},
-    "safety_identifier": {"safety_identifier": "b"},
-    "prompt_cache_key": {"prompt_cache_key": "b"},
-    "metadata": {"metadata": {"user_id": "b"}},
-}
-
-
-@pytest.mark.parametrize("other", OTHER_BODIES)
-def test_who_speaks_is_read_from_the_body(local: Local, other: str) -> None:
+@pytest.mark.parametrize(
+    "field", ["user", "safety_identifier", "prompt_cache_key", "metadata"]
+)
+def test_who_speaks_is_read_from_the_body(local: Local, field: str) -> None:
     """A follow-up of another user is routed by what it says, not by where somebody else's chat
     is.
     """
     opening = LONG["code"][:3]
+    other: Any = {field: {"user_id": "b"} if field == "metadata" else "b"}
     assert ask(local, opening)[0] == "code"
     assert ask(local, opening, LONG["law"])[0] == "law"
     assert ask(local, opening, LONG["law"], opening) == ("law", "sticky")
-    assert ask(local, opening, LONG["law"], opening, **OTHER_BODIES[other])[0] == "law"
+    assert ask(local, opening, LONG["law"], opening, **other)[0] == "law"
 
 
 def test_users_who_begin_alike_are_not_mixed_up(local: Local) -> None:
