@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from ridgeway.common.base.errors import InputError
-from ridgeway.common.base.settings import DEFAULT, Confidence
 from ridgeway.common.routing.decision import _OUT_OF_SCOPE, Decision
 from ridgeway.common.text.table_encoder import TableEncoder
-from ridgeway.coordinator.solving.publish import RouterChoices, publish
+from ridgeway.coordinator.solving.publish import publish
 from ridgeway.serving import current_release as drift_module
 from ridgeway.serving.current_release import (
     MAX_RECENT_PROMPTS,
@@ -24,22 +23,15 @@ from ridgeway.serving.current_release import (
 )
 from ridgeway.serving.routing_service import RoutingService
 from tests.support.in_process import client_of
-from tests.support.making import fixed_identity, prepared
+from tests.support.making import USUAL_CHOICES, fixed_identity, prepared
 
-CHOICES = RouterChoices(
-    DEFAULT.weighting,
-    DEFAULT.ridge,
-    DEFAULT.normalise_columns,
-    DEFAULT.selector,
-    Confidence(),
-)
 PROMPT = "a prompt of some tokens"
 
 
 @pytest.fixture
 def folder(tmp_path: Path, encoder: TableEncoder) -> Path:
     parts = [prepared("code", encoder, 1), prepared("law", encoder, 2)]
-    publish(parts, encoder, CHOICES, fixed_identity(), tmp_path / "release")
+    publish(parts, encoder, USUAL_CHOICES, fixed_identity(), tmp_path / "release")
     return tmp_path / "release"
 
 

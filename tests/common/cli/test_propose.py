@@ -132,9 +132,9 @@ def test_first_tokens_are_measured_as_short_prompts(shop: Workshop) -> None:
     for tokens, given in ((7, cut), (0, texts)):
         confidence, best = beginnings_routed(router, texts["law"], tokens)
         decisions = router.route_many(given["law"])
-        for number, decision in enumerate(decisions):
-            assert confidence[number] == pytest.approx(decision.confidence)
-            assert router.domains[best[number]] == decision.best
+        for decision, sure, index in zip(decisions, confidence, best, strict=True):
+            assert sure == pytest.approx(decision.confidence)
+            assert router.domains[index] == decision.best
 
 
 @pytest.mark.parametrize(
