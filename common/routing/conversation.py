@@ -8,10 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ridgeway.common.base.errors import InputError
-from ridgeway.common.routing.decision import Tally
+from ridgeway.common.routing.decision import Floats, Integers, Tally
 
 FADE_PER_TURN = 1 / 8
 """The part of its successor's weight that a message has."""
@@ -142,7 +141,7 @@ def _wrong(what: str, value: object) -> InputError:
     )
 
 
-def shares(turns: Sequence[Turn], tokens: NDArray[np.int64]) -> NDArray[np.float64]:
+def shares(turns: Sequence[Turn], tokens: Integers) -> Floats:
     """What part of the say each turn has, given how many of its tokens take part: they add up to 1,
     or are all 0.
 

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple, Protocol
 from weakref import WeakKeyDictionary
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ridgeway.common.routing.conversation import (
     TOOL_ROLES,
@@ -24,7 +23,7 @@ from ridgeway.common.routing.conversation import (
     weighted_turns,
     without_harness,
 )
-from ridgeway.common.routing.decision import Decision, ranked
+from ridgeway.common.routing.decision import Decision, Floats, ranked
 from ridgeway.common.routing.router import Router
 from ridgeway.common.routing.sentence_table import Cascade, SentenceTable
 from ridgeway.common.text.sentence_encoder import SentenceFeatures
@@ -119,8 +118,6 @@ SHORT_CHARACTERS = 120
 """A longer message is about something."""
 LEAST_SCORE = 1e-9
 
-_Floats = NDArray[np.float64]
-
 
 class Evidence(NamedTuple):
     """What a user turn alone says for leaving the domain that a conversation is with, and how much
@@ -190,7 +187,7 @@ class _Phrases(NamedTuple):
 
     leaning: Mapping[str, float]
     features: SentenceFeatures | None
-    direction: _Floats | None
+    direction: Floats | None
 
     def are_like(self, router: Router, text: str) -> bool | None:
         """Whether a text is a follow-up; None where no sentence encoder tells."""
@@ -241,13 +238,13 @@ def _features(router: Router) -> SentenceFeatures | None:
 
 def _vectors(
     router: Router, features: SentenceFeatures, texts: Sequence[str]
-) -> _Floats:
+) -> Floats:
     """The sentence vectors of texts, of norm 1."""
     ids, lengths = router.tokenizer.encode_many(texts)
     bounds = np.append(0, np.cumsum(lengths))
     vectors = features.window_features(ids, bounds)[:, : features.encoder.width]
     norms = np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True)
-    directions: _Floats = vectors / np.maximum(norms, 1.0)
+    directions: Floats = vectors / np.maximum(norms, 1.0)
     return directions
 
 

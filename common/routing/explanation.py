@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ridgeway.common.base.settings import Selector
 from ridgeway.common.routing.conversation import Turn, shares, weighed
-from ridgeway.common.routing.decision import FOR, Decision, Tally
+from ridgeway.common.routing.decision import FOR, Decision, Flags, Floats, Tally
 from ridgeway.common.routing.token_table import (
     Lengths,
     RouterTable,
@@ -132,7 +132,7 @@ def explain(
     )
 
 
-def _parts(table: TokenTable, selector: Selector, ids: Ids) -> NDArray[np.float64]:
+def _parts(table: TokenTable, selector: Selector, ids: Ids) -> Floats:
     """What each token of one text adds to the score of each domain."""
     if selector.name == "average":
         values = table.sums
@@ -143,11 +143,11 @@ def _parts(table: TokenTable, selector: Selector, ids: Ids) -> NDArray[np.float6
         unit = 1.0
         taking_part = _voters(table, selector, ids)
     rows = values.take(ids, axis=0) * taking_part[:, None]
-    parts: NDArray[np.float64] = rows * unit / max(int(taking_part.sum()), 1)
+    parts: Floats = rows * unit / max(int(taking_part.sum()), 1)
     return parts
 
 
-def _voters(table: TokenTable, selector: Selector, ids: Ids) -> NDArray[np.bool_]:
+def _voters(table: TokenTable, selector: Selector, ids: Ids) -> Flags:
     """Which tokens vote; of equal ones, the first."""
     if selector.name == "all":
         return np.ones(len(ids), dtype=bool)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from ridgeway.common.base.errors import FormatError, InputError, ShapeMismatch
 from ridgeway.common.base.settings import FEATURE_LIMIT
+from ridgeway.common.routing.decision import Flags, Floats, Integers
 from ridgeway.common.routing.token_table import (
     Lengths,
     TokenTable,
@@ -27,7 +28,6 @@ from ridgeway.common.text.sentence_encoder import SentenceFeatures
 from ridgeway.common.text.table_encoder import TableEncoder, of_table_rows
 from ridgeway.common.text.tokenizer import Ids, Tokenizer
 
-_Floats = NDArray[np.float64]
 AnyTable = TokenTable | WordTable
 
 MAX_SENTENCE_WEIGHT = 1 << 30
@@ -87,17 +87,15 @@ class SentenceTable:
     def domains(self) -> int:
         return self.tokens.domains
 
-    def sentence_logits(self, ids: Ids, lengths: Lengths) -> NDArray[np.int64]:
+    def sentence_logits(self, ids: Ids, lengths: Lengths) -> Integers:
         """N×C, in steps. Exact, so that a text's logits do not depend on those beside it."""
         bounds = np.append(0, np.cumsum(lengths))
         features = self.features.window_features(ids, bounds).astype(np.float64)
         products = features @ self.weights.astype(np.float64)
-        logits: NDArray[np.int64] = np.rint(np.ldexp(products, -self.bits)).astype(
-            np.int64
-        )
+        logits: Integers = np.rint(np.ldexp(products, -self.bits)).astype(np.int64)
         return logits
 
-    def token_sums(self, ids: Ids, lengths: Lengths) -> NDArray[np.int64]:
+    def token_sums(self, ids: Ids, lengths: Lengths) -> Integers:
         """N×C: each token speaks for itself, and as much as the text's sentences say."""
         sums = self.tokens.token_sums(ids, lengths)
         return sums + lengths[:, None] * self.sentence_logits(ids, lengths)
@@ -150,7 +148,7 @@ class Cascade:
     def domains(self) -> int:
         return self.table.domains
 
-    def token_sums(self, ids: Ids, lengths: Lengths) -> NDArray[np.int64]:
+    def token_sums(self, ids: Ids, lengths: Lengths) -> Integers:
         """N×C, by whichever router decides each text."""
         sums = self.table.token_sums(ids, lengths)
         unsure = self._unsure(sums, ids, lengths)
@@ -160,19 +158,15 @@ class Cascade:
             sums[unsure] = self.sentences.token_sums(unsure_ids, lengths[unsure])
         return sums
 
-    def reads_sentences(self, ids: Ids, lengths: Lengths) -> NDArray[np.bool_]:
+    def reads_sentences(self, ids: Ids, lengths: Lengths) -> Flags:
         """Which texts the sentence router decides."""
         return self._unsure(self.table.token_sums(ids, lengths), ids, lengths)
 
-    def _unsure(
-        self, sums: NDArray[np.int64], ids: Ids, lengths: Lengths
-    ) -> NDArray[np.bool_]:
+    def _unsure(self, sums: Integers, ids: Ids, lengths: Lengths) -> Flags:
         """Whether the table's best score is less than the margin ahead of the second."""
         return self.leads(sums, ids, lengths) < self.margin
 
-    def leads(
-        self, sums: NDArray[np.int64], ids: Ids, lengths: Lengths
-    ) -> NDArray[np.float64]:
+    def leads(self, sums: Integers, ids: Ids, lengths: Lengths) -> Floats:
         """How far the table's best score is ahead of the second; of a text that is broken up, a
         third of it. A text without tokens has nothing to read, so its lead is without end.
 
@@ -184,7 +178,7 @@ class Cascade:
         letters = np.bincount(owners, sizes, len(lengths))
         is_broken_up = letters < BROKEN_UP * lengths
         needed = np.where(is_broken_up, BROKEN_UP_MARGINS, 1) * lengths
-        ahead: NDArray[np.float64] = (best - second) * self.step
+        ahead: Floats = (best - second) * self.step
         return np.where(lengths, ahead / np.maximum(needed, 1), np.inf)
 
     def read(self, ids: Ids, lengths: Lengths) -> tuple[TokenTable, Ids]:
@@ -227,7 +221,7 @@ class Cascade:
 
 
 def compile_tokens(
-    encoder: TableEncoder, weights: _Floats, least_step: float = 0.0
+    encoder: TableEncoder, weights: Floats, least_step: float = 0.0
 ) -> AnyTable:
     """Weights over the features of tokens and of words, as a router uses them."""
     table = encoder.table
@@ -237,7 +231,7 @@ def compile_tokens(
 
 
 def compile_router(
-    encoder: TableEncoder, weights: _Floats, margin: float = USUAL_MARGIN
+    encoder: TableEncoder, weights: Floats, margin: float = USUAL_MARGIN
 ) -> AnyTable | Cascade:
     """Weights as a router uses them: tables over tokens and words, and a cascade where the encoder
     reads sentences.
@@ -257,14 +251,14 @@ def weight_columns(encoder: TableEncoder, domains: int) -> int:
     return 2 * domains if encoder.sentences else domains
 
 
-def without_domain(weights: _Floats, position: int, domains: int) -> _Floats:
+def without_domain(weights: Floats, position: int, domains: int) -> Floats:
     """Weights with a domain's columns dropped."""
     columns = np.arange(position, weights.shape[1], domains)
     return np.ascontiguousarray(np.delete(weights, columns, axis=1))
 
 
 def compile_cascade(
-    encoder: TableEncoder, weights: _Floats, margin: float = USUAL_MARGIN
+    encoder: TableEncoder, weights: Floats, margin: float = USUAL_MARGIN
 ) -> Cascade:
     """The two routers of stacked weights."""
     features = encoder.sentences
@@ -285,7 +279,7 @@ def compile_cascade(
     return Cascade(table, SentenceTable(tokens, fractions, bits, features), margin)
 
 
-def _in_fractions(exact: _Floats, step: float) -> tuple[NDArray[np.int32], int]:
+def _in_fractions(exact: Floats, step: float) -> tuple[NDArray[np.int32], int]:
     """Weights as integers, in units of a power of two below the step, and which power."""
     largest = float(np.abs(exact).max()) or 1.0
     bits = int(np.floor(np.log2(MAX_SENTENCE_WEIGHT * step / (2 * largest))))
