@@ -72,7 +72,7 @@ def weighted_turns(messages: Sequence[Message]) -> list[Turn]:
     plain = [(role, without_harness(text)) for role, text in messages]
     worded = [(role, text) for role, text in plain if text.strip()]
     # what tools say counts where nobody else says anything
-    spoken = [each for each in worded if each[0] not in TOOL_ROLES] or worded
+    spoken = [message for message in worded if message[0] not in TOOL_ROLES] or worded
     if not spoken:
         return [Turn("", 1.0)]
     users = [position for position, (role, _) in enumerate(spoken) if role == "user"]

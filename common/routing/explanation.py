@@ -99,10 +99,12 @@ def explain(
     decide: on what the turns say together, given their tokens.
     """
     pieces = [tokenizer.words(turn.text) for turn in turns]
-    lengths = np.array([sum(len(own) for _, own in part) for part in pieces])
+    lengths = np.array([sum(len(word_ids) for _, word_ids in part) for part in pieces])
     words = [word for part in pieces for word in part]
-    ids = np.array([number for _, own in words for number in own], dtype=np.int32)
-    sizes = np.array([len(own) for _, own in words], dtype=np.int64)
+    ids = np.array(
+        [number for _, word_ids in words for number in word_ids], dtype=np.int32
+    )
+    sizes = np.array([len(word_ids) for _, word_ids in words], dtype=np.int64)
     table, rows = compiled.read(ids, lengths)
     by_turn = tally(table, selector, rows, lengths)
     counted = weighed(by_turn, turns)
@@ -114,8 +116,8 @@ def explain(
     says = shares(turns, by_turn.voters).tolist()
     of_tokens = np.concatenate(
         [
-            _parts(table, selector, own) * say
-            for own, say in zip(np.split(rows, ends), says, strict=True)
+            _parts(table, selector, turn_ids) * say
+            for turn_ids, say in zip(np.split(rows, ends), says, strict=True)
         ]
     )
     parts = segment_sums(of_tokens, sizes)

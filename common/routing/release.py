@@ -366,11 +366,12 @@ def _parsed(path: Path, raw: bytes) -> dict[str, Any]:
         manifest = json.loads(raw)
         whole = canonical_json(manifest) == raw
         known = manifest["format"] == _FORMAT
-        shaped = all(
-            isinstance(manifest["signature"][part], str) for part in ("key", "value")
-        )
+        signature = manifest["signature"]
         shaped = (
-            shaped and isinstance(manifest["files"], dict) and "version" in manifest
+            isinstance(signature["key"], str)
+            and isinstance(signature["value"], str)
+            and isinstance(manifest["files"], dict)
+            and "version" in manifest
         )
     except (ValueError, KeyError, TypeError, RecursionError):
         raise ReleaseError(

@@ -318,8 +318,8 @@ def choose_margin(
 
     texts: by domain, in the order of the cascade's columns.
     """
-    flat = [text for own in texts.values() for text in own]
-    sizes = [len(own) for own in texts.values()]
+    flat = [text for domain_texts in texts.values() for text in domain_texts]
+    sizes = [len(domain_texts) for domain_texts in texts.values()]
     labels = np.repeat(np.arange(len(sizes)), sizes)
     weights = np.repeat([1 / max(size, 1) for size in sizes], sizes) / len(sizes)
     ids, lengths = tokenizer.encode_many(flat)

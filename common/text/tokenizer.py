@@ -169,8 +169,8 @@ class Tokenizer:
             return self._fast.encode_many(texts)
         if len(texts) == 1:
             return self._by_the_library(texts)
-        each = [self.encode(text) for text in texts]
-        return np.concatenate(each), np.array([len(ids) for ids in each])
+        rows = [self.encode(text) for text in texts]
+        return np.concatenate(rows), np.array([len(ids) for ids in rows])
 
     def _by_the_library(self, texts: Sequence[str]) -> tuple[Ids, Integers]:
         """The same by the tokenizers library, whose ids are the right ones by definition."""
@@ -179,8 +179,8 @@ class Tokenizer:
             [storable(text) for text in texts], add_special_tokens=False
         )
         lengths = np.fromiter(map(len, encodings), dtype=np.int64, count=len(encodings))
-        each = chain.from_iterable(map(attrgetter("ids"), encodings))
-        ids = np.fromiter(each, dtype=np.int32, count=int(lengths.sum()))
+        numbers = chain.from_iterable(map(attrgetter("ids"), encodings))
+        ids = np.fromiter(numbers, dtype=np.int32, count=int(lengths.sum()))
         dropped = self._is_special(ids)
         if dropped.any():
             owners = np.repeat(np.arange(len(encodings)), lengths)
@@ -244,8 +244,8 @@ def first_tokens(ids: Ids, lengths: Integers, limit: int) -> tuple[Ids, Integers
     """Of texts whose ids stand in one row, each one's first `limit` ids; 0 keeps all."""
     if not limit or lengths.max(initial=0) <= limit:
         return ids, lengths
-    places = np.arange(len(ids)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    return ids[places < limit], np.minimum(lengths, limit)
+    positions = np.arange(len(ids)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    return ids[positions < limit], np.minimum(lengths, limit)
 
 
 @lru_cache(maxsize=4)

@@ -20,7 +20,7 @@ from ridgeway.common.base.settings import SentenceUse
 from ridgeway.common.routing.release_watch import CurrentRelease
 from ridgeway.common.routing.router import Router, origin
 from ridgeway.common.text.sentence_encoder import UseEncoder
-from ridgeway.common.web import server
+from ridgeway.serving import serve_command
 from ridgeway.serving.current_release import ReleaseSource
 from ridgeway.serving.routing_service import RoutingService
 from tests.support.commands import Workshop
@@ -179,7 +179,7 @@ def test_without_the_wheel_a_release_with_sentences_is_refused(
         match="signed but unusable: the sentence encoder is not on this machine",
     ):
         CurrentRelease(ReleaseSource(folder))
-    monkeypatch.setattr(server, "bind_sockets", lambda address: [])
+    monkeypatch.setattr(serve_command, "bind_sockets", lambda address: [])
     done = Workshop(tmp_path).call("serve", folder)
     assert done.code == 2
     assert MISSING in done.stderr.splitlines()[-1]
