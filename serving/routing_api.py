@@ -273,7 +273,7 @@ def _staying(
             f"after: there is no domain of this name; give {', '.join(router.domains)}"
         )
         raise Problem(400, words, code="invalid_value", param="after")
-    return evidence_to_leave(router, decision, after or None, text).to_json()
+    return evidence_to_leave(router, decision, after or None, text)._asdict()
 
 
 async def _explained(

@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 from threading import Lock
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -123,25 +123,17 @@ class Evidence(NamedTuple):
     """What a user turn alone says for leaving the domain that a conversation is with, and how much
     of that it takes.
 
-    found: log p(best)/p(domain), or to the runner-up where the router had abstained; None if it
-           says nothing, because the router abstains now, or all, because the domain is none of the
-           router's.
+    evidence: log p(best)/p(domain), or to the runner-up where the router had abstained; None if it
+              says nothing, because the router abstains now, or all, because the domain is none of
+              the router's.
     follow_up: whether it is more like follow-ups than like openings; None where no sentence encoder
                tells.
     """
 
     stays: bool
-    found: float | None
-    needed: float
+    evidence: float | None
+    evidence_needed: float
     follow_up: bool | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "stays": self.stays,
-            "evidence": self.found,
-            "evidence_needed": self.needed,
-            "follow_up": self.follow_up,
-        }
 
 
 def evidence_to_leave(
@@ -172,8 +164,9 @@ def evidence_to_leave(
     other = decision.scores.get(domain, 0.0)
     if other <= 0:
         return Evidence(bool(follow_up), None, needed, follow_up)
-    found = math.log(decision.confidence / other)
-    return Evidence(bool(follow_up) or found <= needed, found, needed, follow_up)
+    evidence = math.log(decision.confidence / other)
+    stays = bool(follow_up) or evidence <= needed
+    return Evidence(stays, evidence, needed, follow_up)
 
 
 class _Phrases(NamedTuple):

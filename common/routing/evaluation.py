@@ -190,29 +190,19 @@ def evaluate(router: Router, texts: Mapping[str, Sequence[str]]) -> Evaluation:
     """
     columns = {name: column for column, name in enumerate(router.domains)}
     confusion = []
-    sure = list[float]()
-    right = list[bool]()
-    weights = list[float]()
+    outcomes = list[tuple[float, bool, float]]()
     for name in router.domains:
         decisions = router.route_many(texts[name])
-        confusion.append(
-            np.bincount(
-                [columns[decision.best] for decision in decisions],
-                minlength=len(columns),
-            )
-        )
-        sure += [decision.confidence for decision in decisions]
-        right += [decision.best == name for decision in decisions]
-        weights += [1 / len(decisions) for _ in decisions]
-    known = router.confidence.calibrated and weights
-    gap = (
-        confidence_gap(np.array(sure), np.array(right), np.array(weights))
-        if known
-        else None
-    )
-    return Evaluation(
-        router.domains, tuple(tuple(row.tolist()) for row in confusion), gap
-    )
+        best = [columns[decision.best] for decision in decisions]
+        confusion.append(tuple(np.bincount(best, minlength=len(columns)).tolist()))
+        outcomes += [
+            (decision.confidence, decision.best == name, 1 / len(decisions))
+            for decision in decisions
+        ]
+    gap = None
+    if router.confidence.calibrated and outcomes:
+        gap = confidence_gap(*map(np.array, zip(*outcomes, strict=True)))
+    return Evaluation(router.domains, tuple(confusion), gap)
 
 
 def beginnings_routed(
@@ -365,22 +355,15 @@ def calibrate(router: Router, texts: Mapping[str, Sequence[str]]) -> Calibration
 
 
 def _samples(router: Router, texts: Mapping[str, Sequence[str]]) -> _Samples:
-    scores = []
-    voters = []
-    labels = []
-    weights = []
+    parts = []
     for label, name in enumerate(router.domains):
-        scored, counts = beginnings(
+        scores, voters = beginnings(
             router.compiled, router.selector, *router.tokenizer.encode_many(texts[name])
         )
-        scores.append(scored)
-        voters.append(counts)
-        size = len(scored)
-        labels.append(np.full(size, label))
-        weights.append(np.full(size, 1 / max(size, 1) / len(router.domains)))
-    return _Samples(
-        *(np.concatenate(rows) for rows in (scores, voters, labels, weights))
-    )
+        size = len(scores)
+        weight = 1 / max(size, 1) / len(router.domains)
+        parts.append((scores, voters, np.full(size, label), np.full(size, weight)))
+    return _Samples(*map(np.concatenate, zip(*parts, strict=True)))
 
 
 def beginnings(

@@ -11,13 +11,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ridgeway.common.base.errors import FormatError, InputError, ShapeMismatch
 from ridgeway.common.base.settings import FEATURE_LIMIT
 from ridgeway.common.routing.decision import Flags, Floats, Integers
 from ridgeway.common.routing.token_table import (
+    Arrays,
     Lengths,
+    Steps,
     TokenTable,
     compile_table,
     of_rows,
@@ -66,7 +67,7 @@ class SentenceTable:
     """
 
     tokens: AnyTable
-    weights: NDArray[np.int32]
+    weights: Steps
     bits: int
     features: SentenceFeatures
 
@@ -107,7 +108,7 @@ class SentenceTable:
         rows += np.repeat(self.sentence_logits(ids, lengths), lengths, axis=0)
         return of_rows(rows, self.step)
 
-    def arrays(self) -> dict[str, NDArray[Any]]:
+    def arrays(self) -> Arrays:
         """What a release keeps of it."""
         return self.tokens.arrays() | {"sentence_weights": self.weights}
 
@@ -192,7 +193,7 @@ class Cascade:
             rows[chosen] = full.sums.take(read_at, axis=0)
         return of_rows(rows, self.step)
 
-    def arrays(self) -> dict[str, NDArray[Any]]:
+    def arrays(self) -> Arrays:
         """What a release keeps of it; the spelling of tokens once."""
         first = {f"table_{name}": array for name, array in self.table.arrays().items()}
         for shared in ("table_letters", "table_starts"):
@@ -279,7 +280,7 @@ def compile_cascade(
     return Cascade(table, SentenceTable(tokens, fractions, bits, features), margin)
 
 
-def _in_fractions(exact: Floats, step: float) -> tuple[NDArray[np.int32], int]:
+def _in_fractions(exact: Floats, step: float) -> tuple[Steps, int]:
     """Weights as integers, in units of a power of two below the step, and which power."""
     largest = float(np.abs(exact).max()) or 1.0
     bits = int(np.floor(np.log2(MAX_SENTENCE_WEIGHT * step / (2 * largest))))

@@ -30,6 +30,10 @@ _Number = TypeVar("_Number", np.int64, np.float64)
 Lengths = Integers
 """How many of the ids in one row belong to each text."""
 
+Steps = NDArray[np.int32]
+"""Logits as whole numbers of steps."""
+Arrays = dict[str, NDArray[Any]]
+
 MAX_LOGIT_STEPS = 1 << 30
 MAX_REDUCEAT_DOMAINS = 16
 TOKENS_PER_READING = 1 << 18
@@ -42,7 +46,7 @@ class TokenTable:
     logits.
     """
 
-    logits: NDArray[np.int32]
+    logits: Steps
     step: float
     entropies: NDArray[np.float32]
 
@@ -100,7 +104,7 @@ class TokenTable:
     def make_fast(self) -> None:
         """It is as fast from the first."""
 
-    def arrays(self) -> dict[str, NDArray[Any]]:
+    def arrays(self) -> Arrays:
         """What a release keeps of it."""
         return {"logits": self.logits, "entropies": self.entropies}
 
@@ -125,7 +129,7 @@ class RouterTable(Protocol):
     def token_sums(self, ids: Ids, lengths: Lengths) -> Integers: ...
     def read(self, ids: Ids, lengths: Lengths) -> tuple[TokenTable, Ids]: ...
     def make_fast(self) -> None: ...
-    def arrays(self) -> dict[str, NDArray[Any]]: ...
+    def arrays(self) -> Arrays: ...
     def without(self, position: int) -> RouterTable: ...
 
 
@@ -168,12 +172,12 @@ def exact_logits(table: NDArray[np.int16], scale: float, weights: Floats) -> Flo
     return exact
 
 
-def in_steps(step: float, exact: Floats) -> NDArray[np.int32]:
+def in_steps(step: float, exact: Floats) -> Steps:
     """Logits as whole numbers of steps. The step must be such that they fit 32 bits."""
     return np.rint(exact / step).astype(np.int32)
 
 
-def largest(numbers: NDArray[np.int32]) -> int:
+def largest(numbers: Steps) -> int:
     """The largest absolute value."""
     return max(int(numbers.max()), -int(numbers.min()))
 
@@ -183,7 +187,7 @@ def counted_in(step: float, exact: Floats) -> TokenTable:
     return of_logits(in_steps(step, exact), step)
 
 
-def of_logits(logits: NDArray[np.int32], step: float) -> TokenTable:
+def of_logits(logits: Steps, step: float) -> TokenTable:
     """A table of logits that were counted in steps."""
     return TokenTable(logits, step, _entropies(logits, step))
 
@@ -223,7 +227,7 @@ def step_for(largest: float) -> float:
     return float(2.0 ** np.ceil(np.log2(max(largest, 2.0**-100) / MAX_LOGIT_STEPS)))
 
 
-def _entropies(logits: NDArray[np.int32], step: float) -> NDArray[np.float32]:
+def _entropies(logits: Steps, step: float) -> NDArray[np.float32]:
     values: NDArray[Any] = logits.astype(np.float64) * step
     values -= values.max(axis=1, keepdims=True)
     odds = np.exp(values)

@@ -20,7 +20,9 @@ from ridgeway.common.base.errors import FormatError, ShapeMismatch
 from ridgeway.common.base.machine import native
 from ridgeway.common.routing.decision import Flags, Floats, Integers
 from ridgeway.common.routing.token_table import (
+    Arrays,
     Lengths,
+    Steps,
     TokenTable,
     exact_logits,
     in_steps,
@@ -50,8 +52,8 @@ class WordTable:
     Law: a text's logits depend on the text alone, and fit 32 bits for each of its tokens.
     """
 
-    logits: NDArray[np.int32]
-    buckets: NDArray[np.int32]
+    logits: Steps
+    buckets: Steps
     step: float
     words: WordSketch
 
@@ -192,7 +194,7 @@ class WordTable:
         rows += self.logits.take(ids, axis=0)
         return rows
 
-    def arrays(self) -> dict[str, NDArray[Any]]:
+    def arrays(self) -> Arrays:
         """What a release keeps of it: how tokens are spelt, too, since working that out takes
         long.
         """
