@@ -22,7 +22,6 @@ from ridgeway.coordinator.solving.private_release import (
 from ridgeway.coordinator.solving.solve import Total, add_weighted
 from tests.laws.test_noisy_solve_laws import (
     ENCODER,
-    drawn,
     modes,
     scores,
     summed,
@@ -52,7 +51,8 @@ def statistics(sums: DocumentSums, sigma: int, rng: np.random.Generator) -> Stat
     gram = np.zeros((len(sums.column), len(sums.column)), dtype=np.int64)
     if sums.mode == "full":
         gram[:-1, :-1] = sums.products
-    gram[-1] = gram[:, -1] = sums.column + drawn(rng, sigma, sums.column.shape)
+    noise = np.rint(rng.normal(0, sigma, sums.column.shape)).astype(np.int64)
+    gram[-1] = gram[:, -1] = sums.column + noise
     return single_domain(gram)
 
 
