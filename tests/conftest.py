@@ -22,7 +22,6 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from ridgeway.common.base.files import without_syncing
-from ridgeway.common.text import sentence_source
 from ridgeway.common.text.encoder_files import find_encoder
 from ridgeway.common.text.sentence_encoder import UseEncoder, find_use
 from ridgeway.common.text.table_encoder import TableEncoder
@@ -347,4 +346,6 @@ def cascade(
 def no_sentences(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine without the sentence encoder's wheel, and without what was converted from it."""
     monkeypatch.setenv("RIDGEWAY_CACHE", str(tmp_path / "empty"))
-    monkeypatch.setattr(sentence_source, "file_of_wheel", lambda wheel, end: None)
+    monkeypatch.setattr(
+        "ridgeway.common.text.sentence_source.file_of_wheel", lambda wheel, end: None
+    )

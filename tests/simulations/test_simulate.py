@@ -30,7 +30,6 @@ from ridgeway.common.text.encoder_files import save_encoder
 from ridgeway.coordinator.round.federation import Federation, PrivacySettings
 from ridgeway.coordinator.round.progress import no_watch
 from ridgeway.coordinator.solving.publish import RouterChoices, publish
-from ridgeway.simulations import simulated_federation
 from ridgeway.simulations.corpora import Corpus
 from ridgeway.simulations.engines import (
     STAGES,
@@ -338,7 +337,7 @@ def test_epochs_that_processes_open_hold_the_same_sums(
     """
     one = ready(tmp_path / "one")
     other = copied(one, tmp_path / "other")
-    monkeypatch.setattr(simulated_federation, "MANY_HOLDERS", 1)
+    monkeypatch.setattr("ridgeway.simulations.simulated_federation.MANY_HOLDERS", 1)
     assert list(open_epochs(other)) == list(other.nodes)
     for name in one.nodes:
         first, second = Holder(one.nodes[name]), Holder(other.nodes[name])

@@ -28,18 +28,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
-import ridgeway.client.ready
-import ridgeway.client.round.answers
-import ridgeway.client.round.scoring
-import ridgeway.common.base.files
-import ridgeway.common.routing.evaluation
-import ridgeway.common.routing.release
-import ridgeway.coordinator.round.ledger
-import ridgeway.coordinator.round.round
-import ridgeway.coordinator.solving.calibration
-import ridgeway.coordinator.solving.publish
 from ridgeway.client.ready import SMALLEST_CORPUS
-from ridgeway.client.round.answers import answer
+from ridgeway.client.round.answers import _note, answer
 from ridgeway.client.round.holder import Holder
 from ridgeway.client.sums.document_sums import held_out_sample
 from ridgeway.client.sums.prepare import PrepareJob, prepare
@@ -182,13 +172,13 @@ def let_steps_be_seen(patch: pytest.MonkeyPatch, steps: Steps) -> None:
     )
     patch.setattr(Ledger, "erase_outdated", steps.around(Ledger.erase_outdated))
     patch.setattr(
-        ridgeway.coordinator.round.ledger, "write_whole", steps.around(write_whole)
+        "ridgeway.coordinator.round.ledger.write_whole", steps.around(write_whole)
     )
     patch.setattr(
-        ridgeway.coordinator.solving.publish, "save_release", steps.around(save_release)
+        "ridgeway.coordinator.solving.publish.save_release", steps.around(save_release)
     )
     patch.setattr(
-        ridgeway.common.routing.release, "write_whole", steps.around(write_whole)
+        "ridgeway.common.routing.release.write_whole", steps.around(write_whole)
     )
 
 
@@ -197,22 +187,20 @@ def make_haste(patch: pytest.MonkeyPatch, *, once: bool = True) -> None:
     read, unless it may change.
     """
     patch.setattr(tomllib, "loads", _parse_toml)
-    patch.setattr(
-        ridgeway.common.base.files, "json", SimpleNamespace(dumps=_write_json)
-    )
+    patch.setattr("ridgeway.common.base.files.json", SimpleNamespace(dumps=_write_json))
     if once:
-        patch.setattr(ridgeway.client.ready, "prepare", _once(prepare))
-        patch.setattr(ridgeway.client.ready, "held_out_sample", _once(held_out_sample))
+        patch.setattr("ridgeway.client.ready.prepare", _once(prepare))
+        patch.setattr("ridgeway.client.ready.held_out_sample", _once(held_out_sample))
     for module in (
-        ridgeway.client.round.scoring,
-        ridgeway.common.routing.evaluation,
-        ridgeway.coordinator.solving.calibration,
+        "client.round.scoring",
+        "common.routing.evaluation",
+        "coordinator.solving.calibration",
     ):
-        patch.setattr(module, "CURVES", (Confidence(),))
+        patch.setattr(f"ridgeway.{module}.CURVES", (Confidence(),))
     patch.setattr(
-        ridgeway.coordinator.solving.calibration, "TEMPERATURE_STEPS", range(2)
+        "ridgeway.coordinator.solving.calibration.TEMPERATURE_STEPS", range(2)
     )
-    patch.setattr(ridgeway.client.round.answers, "_note", _note_what_was_sealed)
+    patch.setattr("ridgeway.client.round.answers._note", _note_what_was_sealed)
 
 
 _parse_toml = cache(tomllib.loads)
@@ -225,9 +213,6 @@ def _write_json(value: Any, **form: Any) -> str:
 @lru_cache(maxsize=1 << 14)
 def _written(value: bytes, **form: Any) -> str:
     return json.dumps(marshal.loads(value), **form)
-
-
-_note = ridgeway.client.round.answers._note
 
 
 def _note_what_was_sealed(

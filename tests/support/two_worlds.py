@@ -27,7 +27,6 @@ import pytest
 from pydantic import ValidationError
 
 from ridgeway.client.ready import open_epoch
-from ridgeway.client.round import private_sums
 from ridgeway.client.round.answers import answer
 from ridgeway.client.round.holder import Holder
 from ridgeway.client.sums.corpus import is_held_out
@@ -461,7 +460,7 @@ def hold_still(patch: pytest.MonkeyPatch, dice: Dice) -> None:
     quiet.disabled = True
     patch.setattr(Holder, "log", quiet)
     patch.setattr(secrets, "token_bytes", dice.token_bytes)
-    patch.setattr(private_sums, "with_noise", dice.with_noise)
+    patch.setattr("ridgeway.client.round.private_sums.with_noise", dice.with_noise)
     patch.setattr(
         shutil, "disk_usage", lambda at: usage(at)._replace(free=FREE_BYTES[dice.world])
     )

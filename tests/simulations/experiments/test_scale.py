@@ -12,7 +12,7 @@ import typer
 import tests.support.flower_parts  # noqa: F401  (Flower, without the warnings of what it imports)
 from ridgeway.common.cli.terminal import run
 from ridgeway.common.text.encoder_files import save_encoder
-from ridgeway.simulations.experiments import scale, scale_points
+from ridgeway.simulations.experiments import scale
 from ridgeway.simulations.experiments.report import read_part
 from ridgeway.simulations.experiments.scale_points import MEASURES, features, holders
 from tests.support.tiny import tiny_encoder
@@ -90,7 +90,10 @@ def test_all_that_one_holder_does_in_a_masked_round_is_measured(
 ) -> None:
     """Every exchange, and what it sends is more than its vector."""
     save_encoder(tiny_encoder(), tmp_path / "encoder")
-    monkeypatch.setattr(scale_points, "_ENCODER", f"dir:{tmp_path / 'encoder'}")
+    monkeypatch.setattr(
+        "ridgeway.simulations.experiments.scale_points._ENCODER",
+        f"dir:{tmp_path / 'encoder'}",
+    )
     found = holders("masked")(4, tmp_path)
     steps = [
         json.loads(line)["step"]
