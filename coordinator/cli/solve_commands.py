@@ -78,14 +78,8 @@ def solve(
     json: Json = False,
 ) -> None:
     """Add statistics, solve, compile and sign a release."""
-    chosen = preset(preset_name)
-    choices = RouterChoices(
-        weighting=chosen.weighting,
-        ridge=chosen.ridge,
-        normalise_columns=chosen.normalise_columns,
-        selector=chosen.selector,
-        confidence=Confidence(threshold=threshold, fallback=fallback),
-    )
+    confidence = Confidence(threshold=threshold, fallback=fallback)
+    choices = RouterChoices.of_preset(preset(preset_name), confidence)
     known = key_file is not None or signing_key(None).exists()
     refuse_foreign(
         out, signing_identity(key_file, make=False).public if known else None

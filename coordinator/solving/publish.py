@@ -9,7 +9,13 @@ from typing import Any
 
 from ridgeway.common.base.errors import EncoderMismatch
 from ridgeway.common.base.identity import Identity
-from ridgeway.common.base.settings import Confidence, Ridge, Selector, Weighting
+from ridgeway.common.base.settings import (
+    Confidence,
+    Preset,
+    Ridge,
+    Selector,
+    Weighting,
+)
 from ridgeway.common.routing.quality import QualityTable
 from ridgeway.common.routing.release import (
     CASCADE,
@@ -36,6 +42,18 @@ class RouterChoices:
     selector: Selector
     confidence: Confidence
     margin: float = USUAL_MARGIN
+
+    @classmethod
+    def of_preset(
+        cls, preset: Preset, confidence: Confidence | None = None
+    ) -> RouterChoices:
+        return cls(
+            preset.weighting,
+            preset.ridge,
+            preset.normalise_columns,
+            preset.selector,
+            confidence or Confidence(),
+        )
 
     @classmethod
     def of_manifest(cls, manifest: Mapping[str, Any]) -> RouterChoices:

@@ -14,7 +14,6 @@ from functools import partial
 from typing import Final
 
 import numpy as np
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from numpy.typing import NDArray
 
 from ridgeway.common.base.identity import Identity
@@ -102,7 +101,7 @@ def bench_session(members: int, away: int = 0) -> Transcript:
 
     away: as many of the last members drop out before they send.
     """
-    identities = [Identity(Ed25519PrivateKey.generate()) for _ in range(members)]
+    identities = [Identity.generate() for _ in range(members)]
     dropped: dict[int, Step] = dict.fromkeys(
         range(members - away + 1, members + 1), "send"
     )

@@ -11,14 +11,13 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from tokenizers import Tokenizer
 
 from ridgeway.client.sums.prepare import PrepareJob, prepare
 from ridgeway.common.base.identity import Identity
 from ridgeway.common.base.machine import serial_tokenizers
 from ridgeway.common.base.operating_system import cores
-from ridgeway.common.base.settings import DEFAULT, Confidence
+from ridgeway.common.base.settings import DEFAULT
 from ridgeway.common.routing.router import Router
 from ridgeway.common.text.table_encoder import TableEncoder
 from ridgeway.coordinator.solving.publish import RouterChoices, publish
@@ -35,13 +34,7 @@ _MAX_PROMPTS = 2000
 _MAX_BATCHES = 12
 _REPEATS = 10
 """We tokenise so often what the library tokenises once: else the time is too short."""
-DEFAULT_CHOICES = RouterChoices(
-    DEFAULT.weighting,
-    DEFAULT.ridge,
-    DEFAULT.normalise_columns,
-    DEFAULT.selector,
-    Confidence(),
-)
+DEFAULT_CHOICES = RouterChoices.of_preset(DEFAULT)
 
 
 def rows(options: BenchOptions) -> Iterator[Row]:
@@ -62,7 +55,7 @@ def make_release(encoder: TableEncoder, text: BenchText, work: Path) -> Path:
         )
         parts.append(prepare(job, encoder, work / "release-cache").prepared)
     release = work / "release"
-    identity = Identity(Ed25519PrivateKey.generate())
+    identity = Identity.generate()
     publish(parts, encoder, DEFAULT_CHOICES, identity, release)
     return release
 

@@ -20,7 +20,6 @@ from ridgeway.common.base.errors import RidgewayError
 from ridgeway.common.base.operating_system import cores
 from ridgeway.common.base.settings import (
     PAPER,
-    Confidence,
     Sampling,
     Selector,
     SentenceUse,
@@ -435,9 +434,7 @@ def solved(
     parts: list[Prepared], encoder: TableEncoder, *, normalise: bool
 ) -> TokenTable:
     """The paper's table over the parts' domains, sorted."""
-    choices = RouterChoices(
-        PAPER.weighting, PAPER.ridge, normalise, PAPER.selector, Confidence()
-    )
+    choices = RouterChoices.of_preset(replace(PAPER, normalise_columns=normalise))
     found: Any = draft(parts, encoder, choices).compiled
     assert isinstance(found, TokenTable)
     return found

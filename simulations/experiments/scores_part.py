@@ -20,7 +20,6 @@ from statistics import fmean
 from typing import Any
 
 import numpy as np
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from numpy.typing import NDArray
 
 from ridgeway.common.base.identity import Identity
@@ -370,7 +369,7 @@ def _masked_words(table: QualityTable) -> str:
         own = np.zeros((2, *table.sums.shape), np.int64)
         own[:, index] = table.sums[index], table.counts[index]
         vectors.append(own.ravel())
-    members = [Identity(Ed25519PrivateKey.generate()) for _ in vectors]
+    members = [Identity.generate() for _ in vectors]
     run = masked_sum(members, vectors, {}, lambda purpose, place: secrets.token_bytes)
     exact = np.array_equal(run.total, np.stack([table.sums, table.counts]).ravel())
     return (

@@ -16,7 +16,6 @@ from ridgeway.common.base.settings import (
     DEFAULT,
     EQUAL_MASS,
     PAPER,
-    Confidence,
     Preset,
     Ridge,
     Sampling,
@@ -62,18 +61,8 @@ def scaled_system(total: Statistics, scale: float) -> tuple[_Matrix, _Matrix]:
     return total.gram * units[:, None] * units, total.cross * units[:, None]
 
 
-def plain_choices(preset: Preset) -> RouterChoices:
-    return RouterChoices(
-        preset.weighting,
-        preset.ridge,
-        preset.normalise_columns,
-        preset.selector,
-        Confidence(),
-    )
-
-
 def published(parts: list[Prepared], folder: Path, preset: Preset = DEFAULT) -> Draft:
-    made = draft(parts, ENCODER, plain_choices(preset))
+    made = draft(parts, ENCODER, RouterChoices.of_preset(preset))
     sign(made, fixed_identity(), folder)
     return made
 
@@ -361,4 +350,4 @@ def test_statistics_of_another_encoder_are_not_published() -> None:
     with pytest.raises(
         EncoderMismatch, match=f"{ENCODER.fingerprint}.*{other.fingerprint}"
     ):
-        draft(three_parts(), other, plain_choices(DEFAULT))
+        draft(three_parts(), other, RouterChoices.of_preset(DEFAULT))

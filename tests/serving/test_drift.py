@@ -9,7 +9,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from ridgeway.common.base.errors import InputError
-from ridgeway.common.base.settings import DEFAULT, Confidence
+from ridgeway.common.base.settings import DEFAULT
 from ridgeway.common.routing.decision import _OUT_OF_SCOPE, Decision
 from ridgeway.common.text.table_encoder import TableEncoder
 from ridgeway.coordinator.solving.publish import RouterChoices, publish
@@ -27,13 +27,7 @@ from ridgeway.serving.current_release import (
 from ridgeway.serving.routing_service import RoutingService
 from tests.support.making import fixed_identity, prepared
 
-CHOICES = RouterChoices(
-    DEFAULT.weighting,
-    DEFAULT.ridge,
-    DEFAULT.normalise_columns,
-    DEFAULT.selector,
-    Confidence(),
-)
+CHOICES = RouterChoices.of_preset(DEFAULT)
 PROMPT = "a prompt of some tokens"
 
 

@@ -12,7 +12,7 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -24,8 +24,8 @@ from typer.core import TyperGroup
 from ridgeway.__main__ import command, main
 from ridgeway.common.base.files import sha256_of_file
 from ridgeway.common.base.identity import create_identity
-from ridgeway.common.base.settings import DEFAULT, Confidence
-from ridgeway.common.statistics import Prepared, save_prepared
+from ridgeway.common.base.settings import DEFAULT
+from ridgeway.common.statistics import save_prepared
 from ridgeway.common.text.encoder_files import save_encoder
 from ridgeway.coordinator.solving.publish import RouterChoices, publish
 from tests.support.corpora_on_disk import (
@@ -176,23 +176,9 @@ def workshop(folder: Path) -> Workshop:
         summed = without_cache(
             work, encoder, folder / "home" / f"cache-{domain}"
         ).prepared
-        parts.append(
-            Prepared(
-                domain,
-                summed.encoder_name,
-                summed.fingerprint,
-                summed.sampling,
-                summed.statistics,
-            )
-        )
+        parts.append(replace(summed, domain=domain))
         save_prepared(parts[-1], folder / f"{domain}.stats")
-    usual = (
-        DEFAULT.weighting,
-        DEFAULT.ridge,
-        DEFAULT.normalise_columns,
-        DEFAULT.selector,
-    )
-    choices = RouterChoices(*usual, Confidence())
+    choices = RouterChoices.of_preset(DEFAULT)
     publish(parts, encoder, choices, create_identity(made.key), folder / "release")
     return made
 

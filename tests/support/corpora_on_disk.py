@@ -13,7 +13,7 @@ from ridgeway.client.sums.corpus import Counters, Position, documents, find_sour
 from ridgeway.client.sums.prepare import PrepareJob, PrepareOutcome, Watch, prepare
 from ridgeway.common.base.files import labelled_texts
 from ridgeway.common.base.identity import create_identity
-from ridgeway.common.base.settings import Confidence, Preset, Sampling
+from ridgeway.common.base.settings import Preset, Sampling
 from ridgeway.common.routing.evaluation import Evaluation, evaluate
 from ridgeway.common.routing.router import Router
 from ridgeway.common.statistics import Integers, to_bytes
@@ -169,13 +169,7 @@ def measured(
             (path,), domain, chosen.sampling, chosen.holdout, ("text",), threads=2
         )
         parts.append(prepare(whole, encoder, work / "cache").prepared)
-    choices = RouterChoices(
-        chosen.weighting,
-        chosen.ridge,
-        chosen.normalise_columns,
-        chosen.selector,
-        Confidence(),
-    )
+    choices = RouterChoices.of_preset(chosen)
     publish(parts, encoder, choices, create_identity(work / "key"), work / "release")
     router = Router.load(work / "release")
     return evaluate(router, labelled_texts(folder, router.domains, ("text",)))

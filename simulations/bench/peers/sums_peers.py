@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from ridgeway.client.round.private_sums import laid_out, with_noise
 from ridgeway.common.base.identity import Identity
@@ -72,7 +71,7 @@ def _contests(what: str, ours: Answered, theirs: Answered) -> dict[str, list[Con
 
 
 def our_sum(vectors: Any, away: int) -> Answered:
-    members = [Identity(Ed25519PrivateKey.generate()) for _ in vectors]
+    members = [Identity.generate() for _ in vectors]
     in_order = sorted(range(len(members)), key=lambda place: members[place].public)
     dropped: dict[int, Step] = dict.fromkeys(
         range(len(members) - away + 1, len(members) + 1), "send"

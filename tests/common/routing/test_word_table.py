@@ -48,13 +48,7 @@ from tests.support.tiny import LETTERS, SPECIAL, tiny_encoder
 OPTIONS = WordFeatures(width=8, amplitude=100, longest=4)
 ENCODER = with_words(tiny_encoder(), OPTIONS)
 DOMAINS = ("code", "law", "zoology")
-CHOICES = RouterChoices(
-    DEFAULT.weighting,
-    DEFAULT.ridge,
-    DEFAULT.normalise_columns,
-    DEFAULT.selector,
-    Confidence(),
-)
+CHOICES = RouterChoices.of_preset(DEFAULT)
 TEXTS = st.lists(
     st.sampled_from([*"abcABC  .9", "é", "<", SPECIAL, "abcab"]), max_size=14
 ).map("".join)
