@@ -532,7 +532,7 @@ def test_keys_and_hosts_guard_the_page_as_they_guard_serving(
         later,
         rules=make_rules("127.0.0.1", tmp_path / "keys.toml", hosts=["testserver"]),
     ) as http:
-        must_guard(http, key, (*ADDRESSES, "/v1/releases/1/1"), "medicine")
+        must_guard(http, key, (*ADDRESSES, "/v1/releases/1/1"))
 
 
 @pytest.mark.parametrize(("options", "words"), UNSAFE_OPTIONS)
@@ -540,23 +540,15 @@ def test_options_that_would_not_be_safe_are_refused(
     later: Parties, options: tuple[str, ...], words: str
 ) -> None:
     """One sentence and exit code 2, before anything listens."""
-    assert (
-        words
-        in page_command("coordinator", later.folder / "coordinator", *options).stderr
-    )
+    assert words in page_command(later.folder / "coordinator", *options).stderr
 
 
 def test_a_folder_that_is_none_and_a_port_in_use_are_one_sentence_each(
     later: Parties, tmp_path: Path
 ) -> None:
     """Exit code 2."""
-    assert (
-        "is not a coordinator's folder"
-        in page_command("coordinator", tmp_path / "nothing").stderr
-    )
+    assert "is not a coordinator's folder" in page_command(tmp_path / "nothing").stderr
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        refused = page_command(
-            "coordinator", later.folder / "coordinator", "--port", str(port)
-        )
+        refused = page_command(later.folder / "coordinator", "--port", str(port))
     assert f"port {port} is in use on 127.0.0.1" in refused.stderr

@@ -266,7 +266,7 @@ def test_prompts_of_any_shape_are_routed(shop: Workshop) -> None:
     empty = shop.do("route --json release", "").json
     assert empty["scores"] == {domain: pytest.approx(1 / 3) for domain in DOMAINS}
     assert shop.do("route --explain release", "").stdout
-    assert shop.do("route --explain release -", stdin=b"\xff\xfe abc\n").stdout
+    assert shop.do("route --explain release -", stdin="\udcff\udcfe abc\n").stdout
 
 
 def test_a_prompt_below_the_threshold_goes_to_the_fallback(shop: Workshop) -> None:

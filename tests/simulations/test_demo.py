@@ -44,7 +44,7 @@ def test_the_demo_runs_the_whole_path(
             for name in ("RIDGEWAY_CACHE", "RIDGEWAY_CONFIG", "RIDGEWAY_STATE")
         }
         assert all(value.startswith("demo-run/") for value in folders.values())
-        done = Workshop(tmp_path).do(*command[1:], cwd=None, stdin=b"", **folders)
+        done = Workshop(tmp_path).do(*command[1:], **folders)
         print(done.stdout)
 
     monkeypatch.setattr(demo, "subprocess", SimpleNamespace(run=run))

@@ -104,7 +104,6 @@ class Workshop:
     def run(
         self,
         *words: str | Path,
-        stdin: str | bytes = b"",
         before: Callable[[], None] | None = None,
         cwd: Path | None = None,
         **environment: str,
@@ -112,7 +111,7 @@ class Workshop:
         """Run `ridgeway WORDS...` to its end; the first word may be several."""
         done = subprocess.run(
             [RIDGEWAY, *command_line(words)],
-            input=stdin.encode() if isinstance(stdin, str) else stdin,
+            stdin=subprocess.DEVNULL,
             capture_output=True,
             env=self.environment(**environment),
             cwd=cwd or self.folder,
@@ -124,7 +123,7 @@ class Workshop:
     def call(
         self,
         *words: str | Path,
-        stdin: str | bytes = b"",
+        stdin: str = "",
         cwd: Path | None = None,
         **environment: str,
     ) -> Finished:
@@ -132,16 +131,14 @@ class Workshop:
         and its words.
         """
         out, err = io.StringIO(), io.StringIO()
-        given = io.TextIOWrapper(
-            io.BytesIO(stdin.encode() if isinstance(stdin, str) else stdin)
-        )
+        given = io.BytesIO(stdin.encode(errors="surrogateescape"))
         with (
             pytest.MonkeyPatch.context() as patch,
             redirect_stdout(out),
             redirect_stderr(err),
         ):
             patch.chdir(cwd or self.folder)
-            patch.setattr(sys, "stdin", given)
+            patch.setattr(sys, "stdin", io.TextIOWrapper(given))
             for name, value in self.environment(**environment).items():
                 patch.setenv(name, value)
             with pytest.raises(SystemExit) as ended, warnings.catch_warnings():

@@ -35,6 +35,7 @@ from ridgeway.common.text.table_encoder import TableEncoder
 from ridgeway.coordinator.round.progress import Follower, no_watch
 from tests.support.commands import RIDGEWAY, Finished, Workshop, command_line
 from tests.support.corpora_on_disk import write_jsonl
+from tests.support.making import contents
 from tests.support.waiting import PATIENCE_S, wait_for, wait_for_end
 
 PROCESSES = [
@@ -170,12 +171,10 @@ class Deployment:
     @property
     def own_environment(self) -> dict[str, str]:
         folders = {
-            f"RIDGEWAY_{name.upper()}": self.folder / name
+            f"RIDGEWAY_{name.upper()}": str(self.folder / name)
             for name in ("cache", "config", "state")
         }
-        return {
-            name: str(path) for name, path in {**folders, TEST: self.folder}.items()
-        }
+        return {**folders, TEST: str(self.folder)}
 
     @property
     def mode(self) -> str:
@@ -217,9 +216,7 @@ class Deployment:
         """Run `ridgeway WORDS...` to its end, by its main function: a process for each would cost a
         second.
         """
-        return Workshop(self.folder).call(
-            *words, cwd=self.folder, stdin=b"", **self.own_environment
-        )
+        return Workshop(self.folder).call(*words, **self.own_environment)
 
     def do(self, *words: str | Path) -> Finished:
         """Run `ridgeway WORDS...` to its good end."""
@@ -388,16 +385,12 @@ class Deployment:
             with contextlib.suppress(
                 OSError
             ):  # where answers are given, only root may read the environment
-                if pid in below or mark in Path(
-                    f"/proc/{pid}/environ"
-                ).read_bytes().split(b"\0"):
-                    words = (
-                        Path(f"/proc/{pid}/cmdline")
-                        .read_bytes()
-                        .replace(b"\0", b" ")
-                        .decode(errors="replace")
-                    )
-                    commands[pid] = words
+                folder = Path(f"/proc/{pid}")
+                if pid in below or mark in (folder / "environ").read_bytes().split(
+                    b"\0"
+                ):
+                    words = (folder / "cmdline").read_bytes().replace(b"\0", b" ")
+                    commands[pid] = words.decode(errors="replace")
         return commands
 
     def process(self, word: str) -> int:
@@ -497,11 +490,7 @@ class Copy:
         federation = Federation(self._coordinator)
         grid = LocalGrid(app, dict(enumerate(self._holders, start=1)))
         made = run_round(federation, GridTransport(grid, least_pause_s=0.0), no_watch)
-        return files_of(federation.release_folder(made.number))
-
-
-def files_of(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
+        return contents(federation.release_folder(made.number))
 
 
 def holding(paths: Iterable[Path], words: Sequence[bytes]) -> list[str]:

@@ -21,6 +21,7 @@ from datetime import UTC, datetime
 from functools import cache, lru_cache
 from itertools import combinations, islice
 from pathlib import Path
+from pkgutil import resolve_name
 from types import SimpleNamespace
 from typing import Any
 
@@ -33,7 +34,6 @@ from ridgeway.client.round.answers import _note, answer
 from ridgeway.client.round.holder import Holder
 from ridgeway.client.sums.document_sums import held_out_sample
 from ridgeway.client.sums.prepare import PrepareJob, prepare
-from ridgeway.common.base.files import write_whole
 from ridgeway.common.base.identity import Identity
 from ridgeway.common.base.journal import Journal
 from ridgeway.common.base.settings import EQUAL_MASS, Confidence, Ridge
@@ -45,13 +45,12 @@ from ridgeway.common.routing.release import (
     ROUTER,
     TOKENIZER,
     load_release,
-    save_release,
 )
 from ridgeway.common.routing.token_table import compile_table
 from ridgeway.common.statistics import Prepared, Statistics
 from ridgeway.common.text.table_encoder import TableEncoder
 from ridgeway.coordinator.round.federation import _LATEST, Federation
-from ridgeway.coordinator.round.ledger import Contribution, Ledger, Standing
+from ridgeway.coordinator.round.ledger import Contribution, Standing
 from ridgeway.coordinator.solving.solve import solve
 from tests.support.commands import listing
 from tests.support.making import fixed_identity
@@ -164,22 +163,24 @@ def count_appends(patch: pytest.MonkeyPatch, steps: Steps, file: str) -> None:
     patch.setattr(Journal, "append", append)
 
 
+STEPS = (
+    "round.federation.Federation.point_to_latest",
+    "round.ledger.Ledger.erase_outdated",
+    "round.ledger.write_whole",
+    "solving.publish.save_release",
+)
+"""What the coordinator writes with, beside its journal."""
+
+
 def let_steps_be_seen(patch: pytest.MonkeyPatch, steps: Steps) -> None:
     """Count every write of the coordinator as two steps: before and after."""
     count_appends(patch, steps, "ledger.db")
-    patch.setattr(
-        Federation, "point_to_latest", steps.around(Federation.point_to_latest)
+    names = (
+        "ridgeway.common.routing.release.write_whole",
+        *(f"ridgeway.coordinator.{name}" for name in STEPS),
     )
-    patch.setattr(Ledger, "erase_outdated", steps.around(Ledger.erase_outdated))
-    patch.setattr(
-        "ridgeway.coordinator.round.ledger.write_whole", steps.around(write_whole)
-    )
-    patch.setattr(
-        "ridgeway.coordinator.solving.publish.save_release", steps.around(save_release)
-    )
-    patch.setattr(
-        "ridgeway.common.routing.release.write_whole", steps.around(write_whole)
-    )
+    for name in names:
+        patch.setattr(name, steps.around(resolve_name(name)))
 
 
 def make_haste(patch: pytest.MonkeyPatch, *, once: bool = True) -> None:

@@ -162,15 +162,11 @@ class Hostile:
 
     def gave(self, kind: type[Message], lot: SumName | None = None) -> list[str]:
         """Who has answered with a message of this kind, and for this lot."""
-        given = [
-            (name, opened.message)
-            for name, opened in self.replies
-            if isinstance(opened.message, kind)
-        ]
         return [
             name
-            for name, message in given
-            if lot is None or getattr(message, "lot", lot) == lot
+            for name, opened in self.replies
+            if isinstance(opened.message, kind)
+            and lot in (None, getattr(opened.message, "lot", lot))
         ]
 
     # What is shown to the members
@@ -204,12 +200,7 @@ class Hostile:
         return self.agreement().id.hex()
 
     def place(self, name: str) -> int:
-        return (
-            sorted(self.key_of[member] for member in self.names).index(
-                self.key_of[name]
-            )
-            + 1
-        )
+        return sorted(self.names, key=self.key_of.__getitem__).index(name) + 1
 
     def places(self, names: Collection[str]) -> tuple[int, ...]:
         return tuple(sorted(self.place(name) for name in names))
@@ -220,12 +211,12 @@ class Hostile:
     # The steps, each with everybody unless told otherwise; every answer must be the one that is
     # asked for
 
+    def announce_request(self) -> Announce:
+        return Announce(terms=self.terms, handovers=self.handovers)
+
     def announce(self, names: Collection[str] | None = None) -> None:
         for name in names or self.names:
-            opened = self.ask(
-                name, Announce(terms=self.terms, handovers=self.handovers)
-            )
-            offer = opened.message
+            offer = self.ask(name, self.announce_request()).message
             assert isinstance(offer, Offer), offer
             assert offer.advert is not None
             self.adverts[name] = offer.advert
@@ -314,10 +305,20 @@ class Hostile:
         self, lot: SumName, names: Collection[str], sent: Collection[str] | None = None
     ) -> dict[int, str]:
         """These members sign that those have sent."""
+        return self._signatures(
+            names, self.confirm_request(lot, sent or names), Confirmed
+        )
+
+    def _signatures(
+        self,
+        names: Collection[str],
+        request: Message,
+        kind: type[Confirmed] | type[Locked],
+    ) -> dict[int, str]:
         signatures = {}
         for name in names:
-            reply = self.ask(name, self.confirm_request(lot, sent or names)).message
-            assert isinstance(reply, Confirmed), reply
+            reply = self.ask(name, request).message
+            assert isinstance(reply, kind), reply
             signatures[self.place(name)] = reply.signature
         return signatures
 
@@ -330,12 +331,8 @@ class Hostile:
         """These members sign that they will open this sum and no other; in a small cohort nobody is
         asked to.
         """
-        locks = {}
-        for name in names if self.agreement().neighbourhood else ():
-            reply = self.ask(name, self.lock_request(lot, sent or names)).message
-            assert isinstance(reply, Locked), reply
-            locks[self.place(name)] = reply.signature
-        return locks
+        asked = names if self.agreement().neighbourhood else ()
+        return self._signatures(asked, self.lock_request(lot, sent or names), Locked)
 
     def open_request(
         self,
@@ -447,19 +444,16 @@ class Hostile:
         """What an honest coordinator asks a member for at a step."""
         if step == SEAL and lot != "statistics":
             return self.packet(*self.question())
-        asked: dict[int, Callable[[], Packet]] = {
-            ANNOUNCE: lambda: self.packet(
-                Announce(terms=self.terms, handovers=self.handovers)
-            ),
-            SHARE: lambda: self.packet(self.share_request()),
-            SEAL: lambda: self.packet(self.hold_request(Seal), (self.post(name),)),
-            CONFIRM: lambda: self.packet(self.confirm_request(lot, self.shared)),
-            LOCK: lambda: self.packet(self.lock_request(lot, self.shared)),
-            OPEN: lambda: self.packet(
-                self.open_request(lot, self.shared, self.signatures)
-            ),
+        asked: dict[int, Callable[[], Message]] = {
+            ANNOUNCE: self.announce_request,
+            SHARE: self.share_request,
+            SEAL: lambda: self.hold_request(Seal),
+            CONFIRM: lambda: self.confirm_request(lot, self.shared),
+            LOCK: lambda: self.lock_request(lot, self.shared),
+            OPEN: lambda: self.open_request(lot, self.shared, self.signatures),
         }
-        return asked[step]()
+        blobs = (self.post(name),) if step == SEAL else ()
+        return self.packet(asked[step](), blobs)
 
     def moved(self, parties: Parties) -> Hostile:
         """The same coordinator at the same point, with the same holders in other folders."""
@@ -524,16 +518,9 @@ class Stages:
 def steps_before(step: int, lot: SumName) -> TakenSteps:
     """The steps before this one: counts are of a total that was opened."""
     steps = [(taken, SUM_NAMES[0]) for taken in (ANNOUNCE, SHARE)]
-    steps += [
-        (taken, counted)
-        for counted in SUM_NAMES
-        for taken in (SEAL, CONFIRM, LOCK, OPEN)
-    ]
-    return (
-        steps[:step]
-        if lot == SUM_NAMES[0] or step < SEAL
-        else steps[: steps.index((SEAL, lot)) + step - SEAL]
-    )
+    steps += [(taken, name) for name in SUM_NAMES for taken in range(SEAL, OVER)]
+    before = steps.index((SEAL, lot)) - SEAL if step >= SEAL else 0
+    return steps[: before + step]
 
 
 def nothing_revealed(coordinator: Hostile, lot: SumName | None = None) -> None:

@@ -29,7 +29,7 @@ from ridgeway.coordinator.round.ask import PeerAnswer
 from ridgeway.coordinator.round.federation import Federation
 from ridgeway.coordinator.round.progress import Event
 from ridgeway.coordinator.round.round import run_round
-from tests.support.deployment import files_of
+from tests.support.making import contents
 from tests.support.simulated_federation import (
     Direct,
     Parties,
@@ -107,7 +107,7 @@ def test_a_backup_of_every_moment_of_a_round_is_whole(
     restore(tmp_path / "last", tmp_path / "again")
     again = Federation(tmp_path / "again")
     assert again.ledger.standing() == federation.standing
-    assert files_of(again.release_folder(1)) == files_of(federation.release_folder(1))
+    assert contents(again.release_folder(1)) == contents(federation.release_folder(1))
     assert (again.folder / "releases" / "latest").resolve() == again.release_folder(
         1
     ).resolve()
