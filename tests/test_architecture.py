@@ -302,7 +302,7 @@ def rooms_file(room: str) -> Path:
 
 
 def read(file: str) -> str:
-    return (ROOT / file).read_text(encoding="utf-8")
+    return (ROOT / file).read_text()
 
 
 def test_every_file_imports_only_what_it_may() -> None:

@@ -198,7 +198,7 @@ def test_the_compiled_module_is_in_the_wheel_for_every_python_to_come(
 
 
 def _code(folder: Path) -> list[Path]:
-    kinds = {".py", ".pyi", ".c", ".h", ".js", ".css", ".html", ".svg", ".txt"}
+    kinds = set(".py .pyi .c .h .js .css .html .svg .txt".split())
     return [
         path
         for path in folder.rglob("*")

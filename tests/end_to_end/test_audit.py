@@ -15,16 +15,9 @@ from tests.support.commands import Finished, Workshop, command_line, listing, wo
 from tests.support.corpora_on_disk import ALPHABETS, job, sentences, write_jsonl
 from tests.support.tiny import tiny_encoder
 
-SHARES = {
-    "tokens",
-    "rare",
-    "found",
-    "recovered",
-    "rare_recovered",
-    "exact",
-    "precision",
-    "chance",
-}
+SHARES = set(
+    "tokens rare found recovered rare_recovered exact precision chance".split()
+)
 
 
 @pytest.fixture(scope="module")
@@ -122,7 +115,7 @@ def test_without_the_corpus_the_tokens_are_shown(shop: Workshop) -> None:
     assert re.search(r"^most frequent: '[^']+' \d", done.stdout, re.MULTILINE)
     assert done.stdout.rstrip().endswith("prefer windows in a masked round.")
     report = audit(shop, "law.one.stats --json").json["findings"][0]
-    assert set(report) == {"view", "window", "max_tokens", "found", "proven", "seconds"}
+    assert set(report) == set("view window max_tokens found proven seconds".split())
 
 
 # A cohort
@@ -207,7 +200,7 @@ def test_what_cannot_be_audited_is_refused(
         save_encoder(tiny_encoder(seed=9), shop / "other")
     before = set(listing(shop.folder))
     usual = [] if "--encoder" in words else ["--encoder", shop.encoder]
-    done = shop.call(*words.split(), *usual)
+    done = shop.call(words, *usual)
     assert (done.code, done.stdout) == (2, ""), done
     sentence = done.stderr.splitlines()[-1]
     assert "Traceback" not in done.stderr

@@ -133,10 +133,7 @@ def test_settings_on_the_command_line_are_those_of_the_file(
     words = (
         "--domain law --window 8 --max-tokens 16 --holdout 0 --text-field prompt,body"
     )
-    shop.do(
-        f"client prepare {words} --encoder",
-        *(shop.encoder, path, "--out", tmp_path / "law.stats"),
-    )
+    assert shop.prepare(f"{words} --out", tmp_path / "law.stats", path).good
     prepared = load_prepared(tmp_path / "law.stats")
     assert prepared.sampling.to_json() == {"window": 8, "max_tokens": 16}
     assert prepared.statistics.mass == 6
@@ -271,17 +268,14 @@ def test_prompts_of_any_shape_are_routed(shop: Workshop) -> None:
 
 def test_a_prompt_below_the_threshold_goes_to_the_fallback(shop: Workshop) -> None:
     """Asked for on the command line, or written into the release."""
-    asked = "--threshold 1 --fallback generalist".split()
-    decision = shop.do("route --json release abcd", *asked).json
+    asked = "route release abcd --threshold 1 --fallback generalist"
+    decision = shop.do(f"{asked} --json").json
     assert (decision["domain"], decision["best"], decision["abstained"]) == (
         "generalist",
         "law",
         True,
     )
-    assert (
-        "abstained: too unsure; ahead: law"
-        in shop.do("route release abcd", *asked).stdout
-    )
+    assert "abstained: too unsure; ahead: law" in shop.do(asked).stdout
 
 
 def test_a_release_with_the_trusted_signer_is_used(
@@ -384,7 +378,7 @@ def test_an_encoder_can_be_saved_listed_and_used(
 )
 def test_every_command_explains_itself(shop: Workshop, command: str) -> None:
     """--help names the command, on stdout, and is no error."""
-    shown = shop.do(*command.split(), "--help")
+    shown = shop.do(f"{command} --help")
     assert shown.stdout.lstrip().startswith(f"Usage: ridgeway {command} ")
     assert shown.stderr == ""
 
@@ -401,14 +395,12 @@ def test_the_version_is_printed(shop: Workshop) -> None:
     )
 
 
-@pytest.mark.parametrize("words", [[], ["client"], ["coordinator"], ["encoder"]])
-def test_a_command_without_words_shows_its_help(
-    shop: Workshop, words: list[str]
-) -> None:
+@pytest.mark.parametrize("words", ["", "client", "coordinator", "encoder"])
+def test_a_command_without_words_shows_its_help(shop: Workshop, words: str) -> None:
     """Not silence: the reader learns what can be said, and the exit code is that of nothing
     done.
     """
-    shown = shop.call(*words)
+    shown = shop.call(words)
     assert shown.code == 2
     assert "Usage: ridgeway" in shown.stdout + shown.stderr
     assert "Traceback" not in shown.stderr
@@ -419,12 +411,9 @@ def test_a_path_that_is_not_utf8_can_be_shown(shop: Workshop, tmp_path: Path) ->
     explained = ("route --explain release", "😀 abc")
     assert shop.run(*explained, PYTHONIOENCODING="latin-1").code == 0
     out = tmp_path / os.fsdecode(b"caf\xe9.stats")
-    words = ("--domain", "law", "--out", out, "--json")
     done = shop.run(
-        "client prepare law.jsonl",
-        *words,
-        "--encoder",
-        shop.encoder,
+        f"client prepare law.jsonl --domain law --json --encoder {shop.encoder} --out",
+        out,
         PYTHONIOENCODING="utf-8:strict",
     ).good
     assert done.json["samples"] == load_prepared(out).statistics.mass

@@ -305,7 +305,7 @@ def test_two_federations_run_on_one_machine(
         third = beside.folder / "third"
         beside.do(
             "coordinator init --mode clear --listen",
-            *(town.address, third, "--encoder", f"dir:{beside.folder / 'encoder'}"),
+            *(town.address, third, *beside.encoder_option),
         )
         refused = beside.run("coordinator up", third)
         assert refused.code == 2

@@ -88,9 +88,7 @@ def test_a_round_without_new_epochs_changes_nothing(
     again = town.round().end()
     assert again.code == 0, again.stderr
     assert town.releases() == ["0001"]
-    assert {
-        name: town.sent(name, "noisy_statistics") for name in NAMES
-    } == dict.fromkeys(NAMES, 1)
+    assert {town.sent(name, "noisy_statistics") for name in NAMES} == {1}
 
 
 @pytest.fixture(scope="module")
@@ -121,11 +119,7 @@ def test_a_second_epoch_gives_a_second_release(
     """
     assert second.code == 0, second.stderr
     assert (second.json["number"], second.json["domains"]) == (2, list(NAMES))
-    assert {name: town.sent(name, "noisy_statistics") for name in NAMES} == {
-        "code": 2,
-        "law": 2,
-        "medicine": 1,
-    }
+    assert [town.sent(name, "noisy_statistics") for name in NAMES] == [2, 2, 1]
     assert [town.newest(name) for name in NAMES] == [2, 2, 2]
 
 

@@ -38,8 +38,8 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
 
 
 def prepared(shop: Workshop, corpus: Path, domain: str, out: str) -> Path:
-    words = ("--holdout", "0", "--threads", "2", "--encoder", ENCODER)
-    shop.do("client prepare", corpus, "--domain", domain, "--out", out, *words)
+    words = f"--holdout 0 --threads 2 --encoder {ENCODER} --domain {domain}"
+    shop.do(f"client prepare {words} --out", out, corpus)
     return shop / out
 
 
@@ -90,10 +90,11 @@ def test_from_a_folder_to_a_decision(shop: Workshop) -> None:
     assert fitted["texts"] == 24
 
 
-@pytest.mark.parametrize("mode", [[], ["--clear"]])
-def test_a_federation_is_simulated(shop: Workshop, mode: list[str]) -> None:
+@pytest.mark.parametrize("mode", ["", "--clear"])
+def test_a_federation_is_simulated(shop: Workshop, mode: str) -> None:
     """A masked round and a clear one, with held-out text."""
-    result = shop.do("simulate --data data --json", *mode, "--encoder", ENCODER).json
+    words = f"simulate --data data --json --encoder {ENCODER} {mode}"
+    result = shop.do(words).json
     assert result["accuracy"] > 80
     assert result["held_out"]["documents"] > 0
 
@@ -144,15 +145,8 @@ def test_what_cannot_be_prepared_is_one_sentence(
     shop: Workshop, reader: str, sentence: str
 ) -> None:
     """And nothing is written."""
-    words = (
-        "--domain",
-        "law",
-        "--out",
-        "no.stats",
-        "--encoder",
-        f"dir:tiny+sentence:{reader}",
-    )
-    refused = shop.call("client prepare law-1.jsonl", *words)
+    words = f"--domain law --out no.stats --encoder dir:tiny+sentence:{reader}"
+    refused = shop.call(f"client prepare law-1.jsonl {words}")
     assert refused.code == 2
     assert sentence in refused.stderr
     assert not (shop / "no.stats").exists()

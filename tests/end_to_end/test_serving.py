@@ -25,16 +25,7 @@ from tests.support.waiting import PATIENCE_S, processes_per_core
 
 PROMPTS = {domain: sentences(domain, 23)[-1] for domain in ALPHABETS}
 """A held-out text of each domain, which the router knows to place."""
-CURL = (
-    "curl",
-    "--silent",
-    "--show-error",
-    "--noproxy",
-    "*",
-    "--max-time",
-    "300",
-    "--no-buffer",
-)
+CURL = "curl --silent --show-error --noproxy * --max-time 300 --no-buffer".split()
 
 
 @pytest.fixture(scope="module")

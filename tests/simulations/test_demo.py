@@ -57,9 +57,7 @@ def test_the_demo_runs_the_whole_path(
     manifest = json.loads((release / "manifest.json").read_bytes())
     assert manifest["cohort"]["holders"] == len(manifest["domains"])
     router = Router.load(release)
-    asked = [
-        json.loads(line) for line in VISITORS.read_text(encoding="utf-8").splitlines()
-    ]
+    asked = [json.loads(line) for line in VISITORS.read_text().splitlines()]
     routed = router.route_many([question["text"] for question in asked])
     pairs = [
         (each["domain"], decision.domain)

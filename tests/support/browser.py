@@ -19,14 +19,9 @@ from playwright.sync_api import Browser, Locator, Page, Request, expect, sync_pl
 from tests.support.waiting import processes_per_core
 
 ARGUMENTS = (
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-)
+    "--no-sandbox --disable-gpu --disable-quic --no-first-run "
+    "--disable-background-networking --disable-component-update --disable-sync"
+).split()
 WAIT_MS = 60_000
 """How long the browser and the page may take for one thing, on a machine that is not overloaded."""
 LEVEL = {"text": 4.5, "sign": 3.0}
@@ -42,7 +37,7 @@ def chromium() -> Iterator[Browser]:
     expect.set_options(timeout=_wait_ms())
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
-            executable_path=path, args=list(ARGUMENTS), timeout=_wait_ms()
+            executable_path=path, args=ARGUMENTS, timeout=_wait_ms()
         )
         try:
             yield browser
@@ -207,11 +202,7 @@ def violations(page: Page, rules: Sequence[str] = ()) -> list[str]:
         pytest.skip(
             "axe-playwright-python is not installed, so nobody looks for barriers"
         )
-    page.evaluate(
-        (Path(spec.submodule_search_locations[0]) / "axe.min.js").read_text(
-            encoding="utf-8"
-        )
-    )
+    page.evaluate((Path(spec.submodule_search_locations[0]) / "axe.min.js").read_text())
     barriers: list[str] = []
     options = {"runOnly": list(rules)} if rules else {}
     for index, (width, scheme) in enumerate(LOOKS):

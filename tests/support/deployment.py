@@ -93,7 +93,7 @@ class Running:
     @property
     def said(self) -> str:
         """What it wrote to stderr so far."""
-        return self.err.read_text(encoding="utf-8")
+        return self.err.read_text()
 
     def has_said(self, verb: str, subject: str = "") -> bool:
         """Whether a step with this verb and subject was told."""
@@ -116,7 +116,7 @@ class Running:
             patience_s=patience_s,
             details=self._last_words,
         )
-        return Finished(code, self.out.read_text(encoding="utf-8"), self.said)
+        return Finished(code, self.out.read_text(), self.said)
 
     def stop(self) -> Finished:
         """Ask it to end, as an operator would, and wait until it has."""
@@ -165,7 +165,7 @@ class Deployment:
     # Commands
 
     @property
-    def _encoder(self) -> tuple[str, str]:
+    def encoder_option(self) -> tuple[str, str]:
         return "--encoder", f"dir:{self.folder / 'encoder'}"
 
     @property
@@ -180,9 +180,7 @@ class Deployment:
     def mode(self) -> str:
         """The mode of the federation's rounds."""
         return str(
-            tomllib.loads(
-                (self.coordinator / "coordinator.toml").read_text(encoding="utf-8")
-            )["mode"]
+            tomllib.loads((self.coordinator / "coordinator.toml").read_text())["mode"]
         )
 
     def start(
@@ -246,7 +244,7 @@ class Deployment:
         """
         named = ("--mode", mode) if mode else ()
         where = ("coordinator init --listen", self.address, self.coordinator)
-        self.do(*where, *self._encoder, *named)
+        self.do(*where, *self.encoder_option, *named)
         self.amend(self.coordinator / "coordinator.toml", settings)
         if not mode:
             write_prior(self.prior(), self.coordinator / "prior.safetensors")
@@ -261,13 +259,13 @@ class Deployment:
         """Change settings that stand in a file, each on a line of its own, as a person with an
         editor would; of several of one name, the first.
         """
-        content = path.read_text(encoding="utf-8")
+        content = path.read_text()
         for name, value in settings.items():
             content, times = re.subn(
                 rf"(?m)^{name} = .*$", f"{name} = {value}", content, count=1
             )
             assert times == 1, f"{name} does not stand in {path}"
-        path.write_text(content, encoding="utf-8")
+        path.write_text(content)
 
     def up(self) -> Running:
         """Start the coordinator, and wait until it says that it is up."""
@@ -314,7 +312,7 @@ class Deployment:
     def settle(self, name: str, *options: str) -> Path:
         """Make a holder of the domain of this name."""
         corpus = write_jsonl(self.corpus(name), texts(name))
-        described = ("--domain", name, "--corpus", corpus, *self._encoder)
+        described = ("--domain", name, "--corpus", corpus, *self.encoder_option)
         known = ("client init --invite", self.coordinator / "invite")
         self.do(*known, self.holder(name), *described, *options)
         return self.holder(name)

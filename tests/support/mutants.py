@@ -168,7 +168,7 @@ def seen(number: int, value: object) -> object:
 
 @cache
 def _note(number: int, test: str) -> None:
-    with Path(os.environ[SEEN]).open("a", encoding="utf-8") as file:
+    with Path(os.environ[SEEN]).open("a") as file:
         file.write(f"{number} {test}\n")
 
 
@@ -198,7 +198,7 @@ def tests_that_meet(checks: Sequence[Check], folder: Path) -> Mapping[Check, lis
     if done.returncode != PASSED:
         sys.exit("the tests fail without any mutant; mend them first")
     met: dict[Check, list[str]] = defaultdict(list)
-    for line in dict.fromkeys(notes.read_text(encoding="utf-8").splitlines()):
+    for line in dict.fromkeys(notes.read_text().splitlines()):
         number, _, test = line.partition(" ")
         met[checks[int(number)]].append(test)
     rank = Counter(test for tests in met.values() for test in tests)

@@ -50,18 +50,10 @@ def copy_sources(folder: Path) -> None:
 
 def build(folder: Path, out: Path) -> tuple[Path, Path]:
     """The sdist of a folder of sources, and the wheel that is built from the sdist."""
-    command = [
-        sys.executable,
-        "-m",
-        "build",
-        "--no-isolation",
-        "--outdir",
-        str(out),
-        str(folder),
-    ]
+    words = "-m build --no-isolation --outdir".split()
     environment = {**os.environ, "SOURCE_DATE_EPOCH": str(EPOCH)}
     done = subprocess.run(
-        command,
+        [sys.executable, *words, out, folder],
         env=environment,
         umask=OPEN_UMASK,
         capture_output=True,

@@ -187,14 +187,7 @@ def test_a_benchmark_leaves_its_rows_and_where_they_come_from(
     bench("sums")
     part = read_part(tmp_path / "out" / "sums.json")
     assert part is not None
-    assert set(part.facts) == {
-        "date",
-        "commit",
-        "machine",
-        "load",
-        "seconds",
-        "command",
-    }
+    assert set(part.facts) == set("date commit machine load seconds command".split())
     assert part.facts["load"]["load"] == IDLE.load
 
 
