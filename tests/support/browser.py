@@ -14,7 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Locator, Page, Request, expect, sync_playwright
+from playwright.sync_api import (
+    Browser,
+    Locator,
+    LocatorAssertions,
+    Page,
+    Request,
+    expect,
+    sync_playwright,
+)
 
 from tests.support.waiting import processes_per_core
 
@@ -95,19 +103,23 @@ class Visit:
     def press(self, button: str, *, exact: bool = False) -> None:
         self.page.get_by_role("button", name=button, exact=exact).click()
 
+    def expect(self, selector: str) -> LocatorAssertions:
+        """What a part of the page is waited to be."""
+        return expect(self.page.locator(selector))
+
     def says(self, selector: str, *texts: str | re.Pattern[str]) -> None:
         """Wait until a part of the page holds all of these texts."""
         for text in texts:
-            expect(self.page.locator(selector)).to_contain_text(text)
+            self.expect(selector).to_contain_text(text)
 
     def shows(self, selector: str, text: str | re.Pattern[str] | list[str]) -> None:
         """Wait until a part of the page has this text, or several have these."""
-        expect(self.page.locator(selector)).to_have_text(text)
+        self.expect(selector).to_have_text(text)
 
     def type_prompt(self, prompt: str) -> None:
         """Put a prompt into the box, and wait until its tokens are shown."""
         self.prompt.fill(prompt)
-        expect(self.page.locator("#tokens")).to_have_text(prompt, use_inner_text=True)
+        self.expect("#tokens").to_have_text(prompt, use_inner_text=True)
 
 
 @contextlib.contextmanager
