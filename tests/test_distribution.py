@@ -70,8 +70,8 @@ FROM_A_CHECKOUT = {("simulations", "bench"), ("simulations", "experiments")}
 
 
 def site_packages(environment: Path) -> Path:
-    [place] = environment.glob("lib/python*/site-packages")
-    return place
+    [packages] = environment.glob("lib/python*/site-packages")
+    return packages
 
 
 def test_two_builds_are_the_same_bytes(
@@ -235,9 +235,9 @@ def installed(environment: Path, folder: Path, *extras: str) -> Path:
     for path in site_packages(environment).iterdir():
         (site_packages(folder) / path.name).symlink_to(path)
     [about] = site_packages(environment).glob("ridgeway-*.dist-info")
-    found: dict[tuple[str, frozenset[str]], Distribution] = {}
-    required(Distribution.at(about), frozenset(extras), found)
-    for package in found.values():
+    packages: dict[tuple[str, frozenset[str]], Distribution] = {}
+    required(Distribution.at(about), frozenset(extras), packages)
+    for package in packages.values():
         names = {file.parts[0] for file in package.files or () if file.suffix != ".pth"}
         for name in names - {"..", "__pycache__"}:
             link = site_packages(folder) / name
@@ -299,11 +299,11 @@ print(json.dumps(answers))
 """
 
 
-def paths(found: Any, *above: str) -> Iterator[list[str]]:
+def paths(group: Any, *above: str) -> Iterator[list[str]]:
     """Every group and command, as it is typed."""
-    for name, each in getattr(found, "commands", {}).items():
+    for name, inner in getattr(group, "commands", {}).items():
         yield [*above, name]
-        yield from paths(each, *above, name)
+        yield from paths(inner, *above, name)
 
 
 def test_every_command_of_a_plain_install_answers_or_names_its_extra(
@@ -316,15 +316,15 @@ def test_every_command_of_a_plain_install_answers_or_names_its_extra(
     answers = json.loads(said(plain, tmp_path, "-c", RUN_ALL, json.dumps(asked)))
     assert len(answers) > 100
     missing = 0
-    for words, code, told in answers:
-        assert code in (0, 2), (words, code, told)
-        assert told.strip() and "Traceback" not in told
-        if told.startswith("ridgeway: `ridgeway"):
+    for words, code, output in answers:
+        assert code in (0, 2), (words, code, output)
+        assert output.strip() and "Traceback" not in output
+        if output.startswith("ridgeway: `ridgeway"):
             extra = MORE_EXTRAS.get(" ".join(words[:2])) or COMMANDS[words[0]].extra
-            assert (code, told.count("\n")) == (
+            assert (code, output.count("\n")) == (
                 2,
                 1,
-            ) and f"pip install '.[{extra}]'" in told, told
+            ) and f"pip install '.[{extra}]'" in output, output
             missing += 1
     assert missing > 80
 
@@ -368,6 +368,6 @@ def test_an_installed_wheel_simulates_a_federation(whole: Path, tmp_path: Path) 
     save_encoder(tiny_encoder(), tmp_path / "encoder")
     write_domains(tmp_path, 30, 30)
     words = "simulate --data . --encoder dir:encoder --out release --json".split()
-    told = json.loads(said(whole, tmp_path, "-m", "ridgeway", *words))
-    assert told["holders"] == 3
+    result = json.loads(said(whole, tmp_path, "-m", "ridgeway", *words))
+    assert result["holders"] == 3
     assert (tmp_path / "release").is_dir()

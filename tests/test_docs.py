@@ -132,8 +132,8 @@ model = "large"
 def folder(tmp_path: Path) -> Workshop:
     """As a reader has it: a release, what a holder and an operator have, experts, and prompts."""
     shop = workshop(tmp_path)
-    for place in ("demo-run/release", "co/releases"):
-        shutil.copytree(shop / "release", shop / place)
+    for copy in ("demo-run/release", "co/releases"):
+        shutil.copytree(shop / "release", shop / copy)
     shutil.copytree(shop / "tests", shop / "data")
     shutil.copytree(shop / "tests", shop / "held-out")
     for domain in ("code", "medicine"):

@@ -157,11 +157,11 @@ def test_commands_use_one_thread_of_blas(shop: Workshop) -> None:
         "import os; [os.environ.pop(name, None) for name in ('OMP_NUM_THREADS', "
         "'OPENBLAS_NUM_THREADS')]"
     )
-    told = (
+    counted = (
         "from threadpoolctl import threadpool_info; said = [each['num_threads'] for "
         "each in threadpool_info()]"
     )
-    said, _ = in_a_new_process(f"{unset}\n{ROUTED}\n{COMMAND}\n{told}", shop)
+    said, _ = in_a_new_process(f"{unset}\n{ROUTED}\n{COMMAND}\n{counted}", shop)
     assert set(said) == {1}
 
 
@@ -178,8 +178,8 @@ def test_the_front_door_imports_no_command(word: str, shop: Workshop) -> None:
 def test_the_list_of_commands_says_what_each_says_of_itself() -> None:
     """In the words with which its own help begins."""
     listed = command(()).commands
-    for name, each in command().commands.items():
-        assert " ".join(each.help.split()).startswith(listed[name].short_help)
+    for name, shown in command().commands.items():
+        assert " ".join(shown.help.split()).startswith(listed[name].short_help)
 
 
 @pytest.mark.parametrize(

@@ -107,8 +107,8 @@ def test_continuous_integration_runs_what_the_project_runs() -> None:
         if re.search(r":: 3\.\d+$", line)
     ]
     assert [
-        f"Programming Language :: Python :: {each}"
-        for each in jobs["tests"]["strategy"]["matrix"]["python"]
+        f"Programming Language :: Python :: {version}"
+        for version in jobs["tests"]["strategy"]["matrix"]["python"]
     ] == pythons
     assert "macos" in jobs["macos"]["runs-on"] and "make demo" in steps["macos"]
     assert "make lint" in steps["checks"]

@@ -118,22 +118,22 @@ def _shared(run: Transcript) -> None:
     the others'.
     """
     agreement = run.agreement
-    own = run.secrets[1]
+    member_secrets = run.secrets[1]
     check_agreement(
         agreement, agreement.advert(1), {advert.key for advert in agreement.adverts}
     )
-    share(agreement, own, 1, secrets.token_bytes)
+    share(agreement, member_secrets, 1, secrets.token_bytes)
     for sender, dealt in run.dealt.items():
         if 1 in dealt.envelopes:
-            open_envelope(agreement, own, 1, sender, dealt.envelopes[1])
+            open_envelope(agreement, member_secrets, 1, sender, dealt.envelopes[1])
 
 
-def sealed_vector(run: Transcript, place: int, vector: _Vector) -> Sealed:
-    neighbours = {*run.holders[place], *run.held[place]}
+def sealed_vector(run: Transcript, member: int, vector: _Vector) -> Sealed:
+    neighbours = {*run.holders[member], *run.held[member]}
     return seal(
         run.agreement,
-        run.secrets[place],
-        place,
+        run.secrets[member],
+        member,
         SUM_NAME,
         run.agreement.indices,
         neighbours,
@@ -143,8 +143,8 @@ def sealed_vector(run: Transcript, place: int, vector: _Vector) -> Sealed:
 
 def opened_sum(run: Transcript, sealed: Mapping[int, Sealed]) -> _Vector:
     opening = Opening(run.agreement, SUM_NAME, run.holders, len(sealed[1]))
-    for place, vector in sealed.items():
-        opening.add(place, vector)
+    for member, vector in sealed.items():
+        opening.add(member, vector)
     return opening.total(run.reveals)
 
 

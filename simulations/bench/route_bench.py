@@ -74,12 +74,12 @@ def _tokenising(encoder: TableEncoder, text: BenchText) -> Row:
             lambda: _each(bare, batches),
             rounds=3,
         )
-    own = median(repeated) / _REPEATS
+    seconds = median(repeated) / _REPEATS
     return Row(
         "tokenising, one thread, to the library's",
-        f"{megabytes / own:.1f} MB/s",
+        f"{megabytes / seconds:.1f} MB/s",
         f"{megabytes / median(library):.2f} MB/s",
-        median(library) / own,
+        median(library) / seconds,
         "≥ 20",
         spread_of(library, repeated, _REPEATS),
     )

@@ -105,14 +105,14 @@ def learnt_routers(
     plan: ExperimentPlan, dataset: Dataset, methods: Mapping[str, RoutingMethod]
 ) -> tuple[list[LearntRouter], list[str]]:
     """Routers that have learnt; for each that cannot be had, the reason."""
-    found = []
+    learners = []
     left_out = []
     for name, method in methods.items():
         try:
-            found.append(learnt(plan, dataset, name, method))
+            learners.append(learnt(plan, dataset, name, method))
         except RidgewayError as error:
             left_out.append(f"{name} on {dataset.name}: {error}")
-    return found, left_out
+    return learners, left_out
 
 
 def learnt(

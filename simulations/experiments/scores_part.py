@@ -225,7 +225,7 @@ def run(plan: ExperimentPlan, folder: Path = SCORES_FOLDER) -> ReportPart:
     others = expected_by_others(
         plan.table_encoder(), [line.prompt for line in train], scored, asked
     )
-    ways = {
+    choosers = {
         f"always the best on training questions ({table.experts[single]})": right[
             :, single
         ],
@@ -237,7 +237,7 @@ def run(plan: ExperimentPlan, folder: Path = SCORES_FOLDER) -> ReportPart:
     pairs = zip(decisions, test, strict=True)
     found = float(np.mean([decision.best == line.domain for decision, line in pairs]))
     words = [_words(table, len(train), len(test), found), _masked_words(table)]
-    tables = [_table(ways), _few_scores(answers), _noisy_scores(answers)]
+    tables = [_table(choosers), _few_scores(answers), _noisy_scores(answers)]
     if set(table.experts) <= set(COSTS):
         ours = np.array([list(decision.scores.values()) for decision in decisions])
         worths = {"Ridgeway": ours @ table.expected, **others}
@@ -308,10 +308,10 @@ def _few_scores(answers: Answers) -> ReportTable:
     for count in _SCORED:
         draws = range(_DRAWS if count else 1)
         drawn = [answers.table(count, chance) for _ in draws]
-        found = [answers.percent(table) for table in drawn]
+        percents = [answers.percent(table) for table in drawn]
         best = [int(table.sums.sum(axis=0).argmax()) for table in drawn]
         single = 100 * float(answers.right[:, best].mean())
-        figures = fmean(found), single, min(found), max(found)
+        figures = fmean(percents), single, min(percents), max(percents)
         rows.append((str(count or "all"), *figures))
     return ReportTable(
         "Scored questions of a category",

@@ -204,11 +204,11 @@ def test_in_december_all_that_was_written_holds_and_budgets_add_up(town: Year) -
     rho = Privacy(mode="columns", epsilon=1.0, prior="0" * 64).rho
     for name in NAMES:
         town.do("client verify", town.holder(name))
-        found = town.status(name)["privacy"]
+        privacy = town.status(name)["privacy"]
         assert (
-            found["spent"]
-            == epsilon_of(town.epochs(name) * rho, found["delta"])
-            <= found["allowed"]
+            privacy["spent"]
+            == epsilon_of(town.epochs(name) * rho, privacy["delta"])
+            <= privacy["allowed"]
         )
         assert town.do("client statement", town.holder(name)).stdout
     used = {name: town.epochs(name) for name in NAMES}

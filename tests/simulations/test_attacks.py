@@ -67,19 +67,19 @@ def statistics_of(
 def test_single_tokens_give_the_histogram_exactly(seed: int, distinct: int) -> None:
     """Where there are more equations than tokens, the counts come back to the last one."""
     table, counts = random_table(), zipf_counts(seed, distinct=distinct)
-    found = histogram(table, gram_of_counts(table, counts), window=1)
-    assert np.array_equal(found, counts)
+    estimate = histogram(table, gram_of_counts(table, counts), window=1)
+    assert np.array_equal(estimate, counts)
 
 
 def test_windows_do_not_give_the_histogram() -> None:
     """The same attack on windows finds frequent tokens, and not the counts."""
     table, counts = random_table(), zipf_counts(3)
-    found = histogram(table, statistics_of(counts, table, 16).gram, window=16)
-    result = measure(found, counts)
+    estimate = histogram(table, statistics_of(counts, table, 16).gram, window=16)
+    result = measure(estimate, counts)
     assert result.exact is not None
     assert result.exact < 0.5
     frequent = np.argsort(-counts)[:10]
-    assert (found[frequent] > 0).sum() >= 8
+    assert (estimate[frequent] > 0).sum() >= 8
 
 
 def test_fewer_windows_than_features_are_attacked_as_well() -> None:
@@ -119,9 +119,9 @@ def test_equal_weighting_is_undone(samples: int, seed: int) -> None:
     rows = np.random.default_rng(seed).integers(-4096, 4096, (samples, 8))
     rows[:, -1] = 1
     raw = single_domain(rows.T @ rows)
-    found = unweighted(raw.weighted(1 << 20))
-    assert found is not None
-    assert found.equals(raw)
+    undone = unweighted(raw.weighted(1 << 20))
+    assert undone is not None
+    assert undone.equals(raw)
 
 
 def test_weighting_to_a_small_mass_hides_the_raw_sums() -> None:
@@ -130,8 +130,8 @@ def test_weighting_to_a_small_mass_hides_the_raw_sums() -> None:
     """
     table = random_table()
     raw = statistics_of(zipf_counts(0), table, 1)
-    found = unweighted(raw.weighted(raw.mass // 3))
-    assert found is None or not found.equals(raw)
+    undone = unweighted(raw.weighted(raw.mass // 3))
+    assert undone is None or not undone.equals(raw)
 
 
 @pytest.mark.parametrize("window", [1, 16])
@@ -140,9 +140,9 @@ def test_a_corpus_of_one_sample_can_be_attacked(window: int) -> None:
     table = random_table()
     counts = np.zeros(ROWS, dtype=np.int64)
     counts[7] = window
-    found = histogram(table, statistics_of(counts, table, window).gram, window)
-    assert found[7] == window
-    assert np.all(found >= 0)
+    estimate = histogram(table, statistics_of(counts, table, window).gram, window)
+    assert estimate[7] == window
+    assert np.all(estimate >= 0)
 
 
 def test_sums_of_another_width_are_refused() -> None:
@@ -165,9 +165,9 @@ def test_a_column_of_few_tokens_gives_them(seed: int, distinct: int) -> None:
 def test_a_column_of_many_tokens_does_not() -> None:
     """With more distinct tokens than features, most counts cannot be told."""
     table, counts = random_table(), zipf_counts(0, distinct=200)
-    found = column(table, gram_of_counts(table, counts)[:, -1], 1)
-    assert measure(found, counts).found <= WIDTH + 1
-    assert not np.array_equal(found, counts)
+    estimate = column(table, gram_of_counts(table, counts)[:, -1], 1)
+    assert measure(estimate, counts).found <= WIDTH + 1
+    assert not np.array_equal(estimate, counts)
 
 
 def test_tokens_are_attributed_to_the_domain_whose_column_they_are_in() -> None:

@@ -60,8 +60,8 @@ def test_the_demo_runs_the_whole_path(
     asked = [json.loads(line) for line in VISITORS.read_text().splitlines()]
     routed = router.route_many([question["text"] for question in asked])
     pairs = [
-        (each["domain"], decision.domain)
-        for each, decision in zip(asked, routed, strict=True)
+        (visitor["domain"], decision.domain)
+        for visitor, decision in zip(asked, routed, strict=True)
     ]
     known = [domain == found for domain, found in pairs if domain]
     unknown = [found is None for domain, found in pairs if not domain]

@@ -116,16 +116,16 @@ def test_dealing_gives_every_text_to_one_holder(
     """No text is lost or dealt twice, every holder has some, and there are as many holders as were
     asked for.
     """
-    found = [
+    domains = [
         Corpus(f"d{index}", tuple(f"{index}-{number}" for number in range(size)), ())
         for index, size in enumerate(sizes)
     ]
-    holders = data.draw(st.integers(len(found), len(found) * min(sizes)))
-    dealt = deal(found, holders)
+    holders = data.draw(st.integers(len(domains), len(domains) * min(sizes)))
+    dealt = deal(domains, holders)
     assert len(dealt) == holders
     assert all(texts for _, texts in dealt.values())
     texts = [text for _, dealt_texts in dealt.values() for text in dealt_texts]
-    assert sorted(texts) == sorted(text for corpus in found for text in corpus.train)
+    assert sorted(texts) == sorted(text for corpus in domains for text in corpus.train)
     assert all(
         text.startswith(domain[1:] + "-")
         for domain, dealt_texts in dealt.values()
@@ -142,7 +142,7 @@ def test_federated_equals_centralised(
     """Rounds in the clear and masked, files of sums that are added, and one machine with all text:
     the same bytes.
     """
-    found, routers = corpora(), set()
+    domains, routers = corpora(), set()
     modes: tuple[Mode, ...] = ("masked", "clear")
     for mode in modes:
         simulated = ready(
@@ -153,7 +153,7 @@ def test_federated_equals_centralised(
         routers.add((release / ROUTER).read_bytes())
     choices = RouterChoices.of_manifest(load_release(release).manifest)
     texts, sampling = (
-        {corpus.name: corpus.train for corpus in found},
+        {corpus.name: corpus.train for corpus in domains},
         federation.terms.sampling,
     )
     pooled = []
@@ -578,15 +578,15 @@ def test_both_engines_give_the_same_private_release_without_a_holder_that_fell(
     assert one.total(one.standing().totals[-1]).equals(
         two.total(two.standing().totals[-1])
     )
-    for each, release in ((simulated, ours), (other, theirs)):
-        assert absences(each)["law-2"] == "seal"
-        assert opened(each)["law-2"] == []
-        assert members_of(each) == MEMBERS - {"law-2"}
-        stayed = [home for name, home in each.nodes.items() if name != "law-2"]
+    for engine, release in ((simulated, ours), (other, theirs)):
+        assert absences(engine)["law-2"] == "seal"
+        assert opened(engine)["law-2"] == []
+        assert members_of(engine) == MEMBERS - {"law-2"}
+        stayed = [home for name, home in engine.nodes.items() if name != "law-2"]
         assert [
             contents(home / "releases" / "0001") == contents(release) for home in stayed
         ] == [True] * 4
         assert [len(Holder(home).account.expenses()) for home in stayed] == [2] * 4
-        assert each.federation.ledger.verify()["totals"] == 1
-        assert not (each.nodes["law-2"] / "releases" / "0001").exists()
-        assert Journal(each.nodes["law-2"] / "journal.db").entries()
+        assert engine.federation.ledger.verify()["totals"] == 1
+        assert not (engine.nodes["law-2"] / "releases" / "0001").exists()
+        assert Journal(engine.nodes["law-2"] / "journal.db").entries()

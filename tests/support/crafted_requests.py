@@ -85,7 +85,7 @@ def _privacy(name: str) -> Make:
 
 
 def _with_members(base: Base, members: Sequence[Member]) -> Made:
-    in_order = tuple(sorted(members, key=lambda each: (each.domain, each.key)))
+    in_order = tuple(sorted(members, key=lambda member: (member.domain, member.key)))
     return base.with_(
         cohort=base.message.cohort.model_copy(update={"members": in_order})
     )

@@ -86,7 +86,7 @@ class MaskedOracle:
                 if entry.number > self._looked_at.get(key, 0):
                     _check_sum(holder, entry, witness)
             self._looked_at[key] = max(
-                (each.number for each in holder.journal.entries()), default=0
+                (noted.number for noted in holder.journal.entries()), default=0
             )
 
     def _check_release(

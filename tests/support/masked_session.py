@@ -81,7 +81,7 @@ def run_session(
     fallen = {place: step for step, places in stages.items() for place in places}
     identities = sorted(
         (_identity(f"{seed} {index}") for index in range(members)),
-        key=lambda each: each.public,
+        key=lambda identity: identity.public,
     )
     given = vectors or [np.zeros(4, dtype=np.int64)] * members
     return masked_sum(

@@ -106,12 +106,12 @@ def find_checks(file: str, source: bytes) -> Iterator[Check]:
         for statement in node.body
     }
     for node in ast.walk(tree):
-        for found, instead in _removable(node, decided):
-            assert found.end_lineno is not None and found.end_col_offset is not None
-            start = starts[found.lineno - 1] + found.col_offset
-            end = starts[found.end_lineno - 1] + found.end_col_offset
+        for part, instead in _removable(node, decided):
+            assert part.end_lineno is not None and part.end_col_offset is not None
+            start = starts[part.lineno - 1] + part.col_offset
+            end = starts[part.end_lineno - 1] + part.end_col_offset
             yield Check(
-                file, found.lineno, start, end, source[start:end].decode(), instead
+                file, part.lineno, start, end, source[start:end].decode(), instead
             )
 
 

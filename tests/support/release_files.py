@@ -75,7 +75,7 @@ def timeless(sdist: bytes) -> bytes:
         gzip.GzipFile(fileobj=packed, mode="wb", mtime=EPOCH, filename="") as stream,
         tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT) as new,
     ):
-        for member in sorted(old, key=lambda each: each.name):
+        for member in sorted(old, key=lambda entry: entry.name):
             content = old.extractfile(member)
             member.pax_headers = {}
             member.mtime = EPOCH
@@ -90,9 +90,9 @@ def main(out: Path) -> None:
     """Build twice, compare, and leave the files in `out`."""
     with tempfile.TemporaryDirectory() as name:
         built = []
-        for place in (Path(name, "one"), Path(name, "another", "place")):
-            copy_sources(place / "sources")
-            built.append(build(place / "sources", place / "dist"))
+        for folder in (Path(name, "one"), Path(name, "another", "place")):
+            copy_sources(folder / "sources")
+            built.append(build(folder / "sources", folder / "dist"))
         for first, second in zip(*built, strict=True):
             if first.read_bytes() != second.read_bytes():
                 raise SystemExit(f"two builds of {first.name} differ")

@@ -121,8 +121,8 @@ class SoakReport:
         third = (ended - began) / 3 or 1.0
         peaks = [0, 0, 0]
         for when, held in self.memory:
-            place = min(2, int((when - began) / third))
-            peaks[place] = max(peaks[place], held)
+            index = min(2, int((when - began) / third))
+            peaks[index] = max(peaks[index], held)
         return peaks
 
 
@@ -241,13 +241,13 @@ class Soak:
         while not self.stopped.is_set():
             with contextlib.ExitStack() as stack:
                 for number in range(20):
-                    each = stack.enter_context(self._connection())
+                    connection = stack.enter_context(self._connection())
                     with contextlib.suppress(OSError):
-                        each.sendall(
+                        connection.sendall(
                             b"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\n"
                         )
                         if number % 2:
-                            each.sendall(
+                            connection.sendall(
                                 b"content-type: application/json\r\ncontent-length: 500000\r\n\r\n"
                                 + b"{" * 9000
                             )
@@ -293,9 +293,9 @@ class Soak:
             b"application/json\r\n"
         )
         while not self.stopped.is_set():
-            with self._connection() as each:
+            with self._connection() as connection:
                 with contextlib.suppress(OSError):
-                    each.sendall(
+                    connection.sendall(
                         head + b"content-length: %d\r\n\r\n" % len(body) + body
                     )
                 self.stopped.wait(5.0)

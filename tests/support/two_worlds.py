@@ -287,7 +287,7 @@ class TwoWorlds(Direct):
         """What sort of answer a request gets, whatever numbers stand in it."""
         message = open_packet(self._both(packet, change)).message
         reason = "".join(
-            each for each in getattr(message, "reason", "") if not each.isdigit()
+            letter for letter in getattr(message, "reason", "") if not letter.isdigit()
         )
         return " ".join([message.kind, getattr(message, "code", ""), reason])
 
