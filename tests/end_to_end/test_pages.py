@@ -26,6 +26,7 @@ from tests.support.browser import Visit, visit
 from tests.support.in_process import running
 from tests.support.pages import must_be_for_everybody
 from tests.support.simulated_federation import (
+    ONE_EACH,
     Direct,
     Parties,
     found,
@@ -45,8 +46,7 @@ def parties(tmp_path_factory: pytest.TempPathFactory) -> Parties:
     """Two releases; after them a refusal whose words are hostile, and a bundle that was refused
     with such words.
     """
-    made = found(tmp_path_factory.mktemp("pages"), mode="masked")
-    populate(made, {"code": "code", "law": "law", "medicine": "medicine"})
+    made = populate(found(tmp_path_factory.mktemp("pages"), mode="masked"), ONE_EACH)
     round_of(made)
     for name in ("code", "law"):
         made.change_corpus(name)

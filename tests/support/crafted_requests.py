@@ -240,16 +240,16 @@ class Change(NamedTuple):
     """A way to change requests that have one of these fields, or any. powers: those to be tried."""
 
     make: Make
-    fields: frozenset[str] = frozenset()
+    fields: str = ""
     powers: Sequence[float] = ()
 
     def fits(self, kind: str) -> bool:
-        return not self.fields or bool(self.fields & set(KINDS[kind].model_fields))
+        return not self.fields or bool(
+            {*self.fields.split()} & set(KINDS[kind].model_fields)
+        )
 
 
-IN_TERMS, IN_COHORT, IN_COUNTS = map(
-    frozenset, ({"terms", "cohort"}, {"cohort"}, {"domains"})
-)
+IN_TERMS, IN_COHORT, IN_COUNTS = "terms cohort", "cohort", "domains"
 SIZES = range(0, 17, 2)
 THE_SAME = "the same"
 """The packet as it was sent before, in whichever round."""
@@ -258,12 +258,10 @@ CHANGES = {
     "anew": Change(lambda base: (base.message, base.opened.blobs)),
     "kind": Change(_kind),
     "bulk": Change(_cut),
-    "session": Change(_session, frozenset({"session"})),
-    "lot": Change(
-        lambda base: base.with_(lot=SUM_NAMES[base.place % 2]), frozenset({"lot"})
-    ),
-    "set": Change(_set, frozenset({"sent", "shared"})),
-    "hand-over": Change(_hand_over, frozenset({"handovers"})),
+    "session": Change(_session, "session"),
+    "lot": Change(lambda base: base.with_(lot=SUM_NAMES[base.place % 2]), "lot"),
+    "set": Change(_set, "sent shared"),
+    "hand-over": Change(_hand_over, "handovers"),
     "members": Change(_members, IN_COHORT),
     "many members": Change(_many_members, IN_COHORT, range(0, 11, 2)),
     "mode": Change(

@@ -488,8 +488,7 @@ class Stages:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self.parties = found(folder / "parties", mode="masked")
-        populate(self.parties, MEMBERS)
+        self.parties = populate(found(folder / "parties", mode="masked"), MEMBERS)
         self._played: dict[str, Hostile] = {}
 
     def at(self, step: int, folder: Path, lot: SumName = "statistics") -> Hostile:

@@ -43,6 +43,7 @@ from tests.support.masked_session import small_neighbourhoods
 from tests.support.simulated_federation import (
     Direct,
     Parties,
+    edit,
     found,
     found_private,
     no_watch,
@@ -425,7 +426,6 @@ class Stage:
 def _move_in(home: Path, made: Parties, play: Play, scores: str = "") -> None:
     """Let a holder have a corpus, a record of spending, a budget and scores of its own."""
     corpus = made.folder / "corpora" / f"{WATCHED}.jsonl"
-    settings = (home / "client.toml").read_text()
     for old, new in {
         str(corpus): str(corpus_of(home)),
         str(home.parents[1] / "spending" / f"{WATCHED}.jsonl"): str(
@@ -435,9 +435,7 @@ def _move_in(home: Path, made: Parties, play: Play, scores: str = "") -> None:
         f"max_epsilon = {NO_LIMIT}": f"max_epsilon = {play.budget}",
         '# scores = "scores.jsonl"': scores,
     }.items():
-        assert old in settings, old
-        settings = settings.replace(old, new)
-    (home / "client.toml").write_text(settings)
+        edit(home / "client.toml", old, new)
 
 
 def _scores(home: Path) -> str:
@@ -482,8 +480,7 @@ def _settled(folder: Path, mode: str) -> Parties:
     if mode.startswith("masked"):
         policy["weightings"] = "equal", "tokens"
     texts = {name: own_texts(name, domain, 32) for name, domain in MEMBERS.items()}
-    populate(parties, MEMBERS, texts, **policy)
-    return parties
+    return populate(parties, MEMBERS, texts, **policy)
 
 
 # Corpora
