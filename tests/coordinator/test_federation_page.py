@@ -38,7 +38,7 @@ from ridgeway.coordinator.round.progress import progress_file
 from ridgeway.coordinator.round.round import run_round
 from tests.support.faults import let_join
 from tests.support.hostile import MEMBERS
-from tests.support.pages import UNSAFE_OPTIONS, file_hashes, must_guard, page_command
+from tests.support.pages import UNSAFE_OPTIONS, file_hashes, must_guard, page_refusal
 from tests.support.simulated_federation import Direct, Parties, found, no_watch
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -540,15 +540,15 @@ def test_options_that_would_not_be_safe_are_refused(
     later: Parties, options: tuple[str, ...], words: str
 ) -> None:
     """One sentence and exit code 2, before anything listens."""
-    assert words in page_command(later.folder / "coordinator", *options).stderr
+    assert words in page_refusal(later.folder / "coordinator", *options)
 
 
 def test_a_folder_that_is_none_and_a_port_in_use_are_one_sentence_each(
     later: Parties, tmp_path: Path
 ) -> None:
     """Exit code 2."""
-    assert "is not a coordinator's folder" in page_command(tmp_path / "nothing").stderr
+    assert "is not a coordinator's folder" in page_refusal(tmp_path / "nothing")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        refused = page_command(later.folder / "coordinator", "--port", str(port))
-    assert f"port {port} is in use on 127.0.0.1" in refused.stderr
+        refused = page_refusal(later.folder / "coordinator", "--port", str(port))
+    assert f"port {port} is in use on 127.0.0.1" in refused

@@ -61,6 +61,13 @@ class Finished:
         assert self.code == 0 and "Traceback" not in self.stderr, self.stderr
         return self
 
+    @property
+    def refusal(self) -> str:
+        """The sentence of a command that was refused: exit code 2, and nothing on stdout."""
+        assert (self.code, self.stdout) == (2, ""), self
+        assert "Traceback" not in self.stderr, self.stderr
+        return self.stderr.strip().splitlines()[-1]
+
 
 def command_line(words: Sequence[str | Path]) -> list[str]:
     """The words of a command, of which the first may be several: "client status", folder."""

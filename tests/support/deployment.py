@@ -245,7 +245,7 @@ class Deployment:
         named = ("--mode", mode) if mode else ()
         where = ("coordinator init --listen", self.address, self.coordinator)
         self.do(*where, *self.encoder_option, *named)
-        self.amend(self.coordinator / "coordinator.toml", settings)
+        self.change(**settings)
         if not mode:
             write_prior(self.prior(), self.coordinator / "prior.safetensors")
         self.do("coordinator invite", self.coordinator)
@@ -254,6 +254,14 @@ class Deployment:
         """A public prior of this encoder's letters, which built-in text does not know."""
         public = [[text[10:] for text in texts(name, seed=99)] for name in ALPHABETS]
         return make_prior(self.encoder, public)
+
+    def change(self, **settings: object) -> None:
+        """Change settings of the coordinator."""
+        self.amend(self.coordinator / "coordinator.toml", settings)
+
+    def change_holder(self, name: str, **settings: object) -> None:
+        """Change settings of a holder."""
+        self.amend(self.holder(name) / "client.toml", settings)
 
     def amend(self, path: Path, settings: Mapping[str, object]) -> None:
         """Change settings that stand in a file, each on a line of its own, as a person with an
