@@ -23,6 +23,7 @@ from ridgeway.__main__ import COMMANDS, MORE_EXTRAS, command
 from ridgeway.common.text.encoder_files import save_encoder
 from tests.support.commands import Workshop, output_of
 from tests.support.corpora_on_disk import write_domains
+from tests.support.making import allowing
 from tests.support.release_files import build, copy_sources
 from tests.support.tiny import tiny_encoder
 
@@ -81,11 +82,8 @@ def test_two_builds_are_the_same_bytes(
     copy_sources(tmp_path / "another" / "checkout")
     for path in (tmp_path / "another").rglob("*.py"):
         os.utime(path, (10**9, 10**9))
-    before = os.umask(0o077)
-    try:
+    with allowing(0o077):
         again = build(tmp_path / "another" / "checkout", tmp_path / "dist")
-    finally:
-        os.umask(before)
     assert [path.name for path in again] == [path.name for path in built]
     assert [path.read_bytes() for path in again] == [
         path.read_bytes() for path in built

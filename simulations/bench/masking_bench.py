@@ -14,7 +14,6 @@ from functools import partial
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ridgeway.common.base.identity import Identity
 from ridgeway.common.masking.agreement import check_agreement, threshold_for
@@ -22,6 +21,7 @@ from ridgeway.common.masking.member import open_envelope, seal, share
 from ridgeway.common.masking.opening import Opening
 from ridgeway.common.masking.reference_session import Step, Transcript, masked_sum
 from ridgeway.common.masking.shares import ELEMENT_BYTES, Sealed
+from ridgeway.common.statistics import Integers
 from ridgeway.simulations.bench.measuring import (
     BenchOptions,
     Row,
@@ -36,8 +36,6 @@ MIDDLE = 1_000_000
 COHORTS = (3, 5, 20, 50, 100)
 _ROUNDS = 3
 LARGEST = 1 << 22
-
-_Vector = NDArray[np.int64]
 
 
 def rows(options: BenchOptions) -> Iterator[Row]:
@@ -89,7 +87,7 @@ def _cohort(members: int) -> Row:
     )
 
 
-def _vector(size: int) -> _Vector:
+def _vector(size: int) -> Integers:
     return np.random.default_rng().integers(0, LARGEST, size)
 
 
@@ -128,7 +126,7 @@ def _shared(run: Transcript) -> None:
             open_envelope(agreement, member_secrets, 1, sender, dealt.envelopes[1])
 
 
-def sealed_vector(run: Transcript, member: int, vector: _Vector) -> Sealed:
+def sealed_vector(run: Transcript, member: int, vector: Integers) -> Sealed:
     neighbours = {*run.holders[member], *run.held[member]}
     return seal(
         run.agreement,
@@ -141,7 +139,7 @@ def sealed_vector(run: Transcript, member: int, vector: _Vector) -> Sealed:
     )
 
 
-def opened_sum(run: Transcript, sealed: Mapping[int, Sealed]) -> _Vector:
+def opened_sum(run: Transcript, sealed: Mapping[int, Sealed]) -> Integers:
     opening = Opening(run.agreement, SUM_NAME, run.holders, len(sealed[1]))
     for member, vector in sealed.items():
         opening.add(member, vector)

@@ -19,13 +19,13 @@ from ridgeway.common.base.settings import SelectorName
 from ridgeway.common.protocol.cohort import Member
 from ridgeway.common.protocol.messages import KINDS, SUM_NAMES
 from ridgeway.common.protocol.packet import Blob, Opened, vector_blob, weights_blob
+from ridgeway.common.statistics import Integers
 from ridgeway.common.text.table_encoder import TableEncoder
 from tests.support.making import fixed_identity
 
 STRANGER = "ab" * 32
 LARGEST_NUMBER = 1 << 62
 Matrix = NDArray[np.float64]
-Vector = NDArray[np.int64]
 
 
 class Base(NamedTuple):
@@ -176,7 +176,7 @@ def _weights(craft: Callable[[Base, Matrix], Matrix | None]) -> Make:
     return change
 
 
-def _total(craft: Callable[[Base, Vector], Vector]) -> Make:
+def _total(craft: Callable[[Base, Integers], Integers]) -> Make:
     """Of a private round, another total, which holders solve."""
 
     def change(base: Base) -> Made:
@@ -217,19 +217,19 @@ def _unit_of_logits(base: Base, honest: Matrix) -> Matrix | None:
     return made
 
 
-def _scaled(base: Base, honest: Vector) -> Vector:
+def _scaled(base: Base, honest: Integers) -> Integers:
     limit = float(LARGEST_NUMBER)
-    made: Vector = np.clip(honest * 2.0**base.power, -limit, limit).astype(np.int64)
+    made: Integers = np.clip(honest * 2.0**base.power, -limit, limit).astype(np.int64)
     return made
 
 
-def _one_number(base: Base, honest: Vector) -> Vector:
+def _one_number(base: Base, honest: Integers) -> Integers:
     made = np.zeros_like(honest)
     made[base.place % len(made)] = (-1) ** (base.place // 8) * int(2**base.power)
     return made
 
 
-def _one_column(base: Base, honest: Vector) -> Vector:
+def _one_column(base: Base, honest: Integers) -> Integers:
     """The columns come last, a row for each feature."""
     made = honest.copy()
     made[-3 * (base.encoder.width + 1) + base.place % 3 :: 3] = int(2**base.power)

@@ -280,6 +280,11 @@ def let_join(parties: Parties, names: Sequence[str]) -> None:
 # The network
 
 
+Packets = list[tuple[int, Packet]]
+"""Each with the peer that it is for, or comes from."""
+Answers = Iterator[tuple[int, Packet | None]]
+
+
 @dataclass
 class Network:
     """A transport in which anything can happen to a packet, with the given chance.
@@ -294,16 +299,14 @@ class Network:
     steps: Steps
     chance: float
     honest: bool = True
-    _late: list[tuple[int, Packet]] = field(default_factory=list)
-    _requests: list[tuple[int, Packet]] = field(default_factory=list)
-    _past: list[tuple[int, Packet]] = field(default_factory=list)
+    _late: Packets = field(default_factory=list)
+    _requests: Packets = field(default_factory=list)
+    _past: Packets = field(default_factory=list)
 
     def peers(self) -> list[int]:
         return [peer for peer in range(len(self.holders)) if not self._happens()]
 
-    def exchange(
-        self, packets: Mapping[int, Packet], seconds: float
-    ) -> Iterator[tuple[int, Packet | None]]:
+    def exchange(self, packets: Mapping[int, Packet], seconds: float) -> Answers:
         self.steps()
         if self.honest and packets:
             self._must_lack(
@@ -318,9 +321,7 @@ class Network:
             arrived.append(self.dice.choice(self._past))
         yield from self._shuffled(arrived)
 
-    def _carried(
-        self, peer: int, request: Packet
-    ) -> Iterator[tuple[int, Packet | None]]:
+    def _carried(self, peer: int, request: Packet) -> Answers:
         if self._happens():  # the request does not come through as it is
             fate = self.dice.choice(("lost", "failed", "late", "damaged", "twice"))
             if fate == "late":
@@ -334,9 +335,7 @@ class Network:
                 yield from self._returned(peer, request)
         yield from self._returned(peer, request)
 
-    def _returned(
-        self, peer: int, request: Packet
-    ) -> Iterator[tuple[int, Packet | None]]:
+    def _returned(self, peer: int, request: Packet) -> Answers:
         reply = self.answered(peer, request)
         if reply is None:
             return
@@ -396,10 +395,8 @@ class Network:
     def _happens(self, part: float = 1.0) -> bool:
         return self.dice.random() < self.chance * part
 
-    def _shuffled(
-        self, items: Sequence[tuple[int, Packet]]
-    ) -> list[tuple[int, Packet]]:
-        shuffled = list(items)
+    def _shuffled(self, items: Packets) -> Packets:
+        shuffled = items.copy()
         if self.chance:
             self.dice.shuffle(shuffled)
         return shuffled

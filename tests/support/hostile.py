@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ridgeway.client.round.answers import answer
 from ridgeway.common.base.identity import Identity
@@ -58,7 +57,7 @@ from ridgeway.common.protocol.packet import (
     seal_packet,
     weights_blob,
 )
-from ridgeway.common.statistics import from_vector
+from ridgeway.common.statistics import Integers, from_vector
 from ridgeway.coordinator.solving.solve import solve
 from tests.support.simulated_federation import Parties, found, populate
 
@@ -87,6 +86,8 @@ between LOCK and OPEN.
 
 TakenSteps = list[tuple[int, SumName]]
 """Steps that were taken, each with its lot."""
+Names = Collection[str] | None
+"""Holders; None for all who have come so far."""
 Reveals = dict[int, dict[int, bytes]]
 """Shares, by the place of who gave them and of whose they are."""
 
@@ -171,9 +172,7 @@ class Hostile:
 
     # What is shown to the members
 
-    def cohort(
-        self, names: Collection[str] | None = None, terms: Terms | None = None
-    ) -> Cohort:
+    def cohort(self, names: Names = None, terms: Terms | None = None) -> Cohort:
         members = {
             self.key_of[name]: self._roster[name] for name in names or self.names
         }
@@ -214,7 +213,7 @@ class Hostile:
     def announce_request(self) -> Announce:
         return Announce(terms=self.terms, handovers=self.handovers)
 
-    def announce(self, names: Collection[str] | None = None) -> None:
+    def announce(self, names: Names = None) -> None:
         for name in names or self.names:
             offer = self.ask(name, self.announce_request()).message
             assert isinstance(offer, Offer), offer
@@ -225,14 +224,12 @@ class Hostile:
         shown = cohort or self.cohort()
         return Share(cohort=shown, agreement=self.agreement(shown, **changes))
 
-    def share(
-        self, names: Collection[str] | None = None, request: Share | None = None
-    ) -> None:
+    def share(self, names: Names = None, request: Share | None = None) -> None:
         for name in names or self.names:
             self.envelopes[name] = self._bulk(name, request or self.share_request())
         self.shared = tuple(self.in_order(self.envelopes))
 
-    def post(self, name: str, shared: Collection[str] | None = None) -> bytes:
+    def post(self, name: str, shared: Names = None) -> bytes:
         """What the others have sent to a member."""
         recipient, senders = self.place(name), shared or self.shared
         dealt = {
@@ -258,12 +255,10 @@ class Hostile:
         places = {self.place(name): set(self.dealt(name)) for name in self.shared}
         return {place: {*to, place} if complete else to for place, to in places.items()}
 
-    def hold_request(
-        self, kind: type[Hold], shared: Collection[str] | None = None
-    ) -> Hold:
+    def hold_request(self, kind: type[Hold], shared: Names = None) -> Hold:
         return kind(session=self.session, shared=self.places(shared or self.shared))
 
-    def seal(self, names: Collection[str] | None = None) -> None:
+    def seal(self, names: Names = None) -> None:
         for name in names or self.shared:
             self._keep("statistics", name, self.hold_request(Seal), (self.post(name),))
 
@@ -287,11 +282,11 @@ class Hostile:
         )
         return asked, (self.weights,)
 
-    def count(self, names: Collection[str] | None = None) -> None:
+    def count(self, names: Names = None) -> None:
         for name in names or self.shared:
             self._keep("counts", name, *self.question())
 
-    def seal_lot(self, lot: SumName, names: Collection[str] | None = None) -> None:
+    def seal_lot(self, lot: SumName, names: Names = None) -> None:
         """Let these members seal a lot, whichever it is."""
         if lot == "statistics":
             self.seal(names)
@@ -302,7 +297,7 @@ class Hostile:
         return ConfirmSum(session=self.session, lot=lot, sent=self.places(sent))
 
     def confirm(
-        self, lot: SumName, names: Collection[str], sent: Collection[str] | None = None
+        self, lot: SumName, names: Collection[str], sent: Names = None
     ) -> dict[int, str]:
         """These members sign that those have sent."""
         return self._signatures(
@@ -326,7 +321,7 @@ class Hostile:
         return LockSum(session=self.session, lot=lot, sent=self.places(sent))
 
     def lock(
-        self, lot: SumName, names: Collection[str], sent: Collection[str] | None = None
+        self, lot: SumName, names: Collection[str], sent: Names = None
     ) -> dict[int, str]:
         """These members sign that they will open this sum and no other; in a small cohort nobody is
         asked to.
@@ -369,9 +364,7 @@ class Hostile:
             reveals[self.place(name)] = unpack_by_member(content, SHARE_BYTES)
         return reveals
 
-    def total(
-        self, lot: SumName, sent: Collection[str], reveals: Reveals
-    ) -> NDArray[np.int64]:
+    def total(self, lot: SumName, sent: Collection[str], reveals: Reveals) -> Integers:
         size = memoryview(self.sealed[lot][next(iter(sent))]).nbytes // 8
         opening = Opening(self.agreement(), lot, self.holders(), size)
         for name in sent:
@@ -387,9 +380,7 @@ class Hostile:
         self.announce()
         self.share()
 
-    def finish(
-        self, lot: SumName, sent: Collection[str] | None = None
-    ) -> NDArray[np.int64]:
+    def finish(self, lot: SumName, sent: Names = None) -> Integers:
         """Confirm and open the sum of those who have sealed."""
         there = sent or self.shared
         signatures = self.confirm(lot, there)
@@ -398,18 +389,18 @@ class Hostile:
             self.learn(total)
         return total
 
-    def learn(self, total: NDArray[np.int64]) -> None:
+    def learn(self, total: Integers) -> None:
         """Solve an opened total, as it is to be asked about."""
         sums = from_vector(total, self.terms.features, len(self.cohort().domains))
         self.weights = weights_blob(
             solve(sums, self.parties.encoder.scale, Ridge()).weights
         )
 
-    def play(self, *lots: SumName) -> dict[SumName, NDArray[np.int64]]:
+    def play(self, *lots: SumName) -> dict[SumName, Integers]:
         """A whole session without a lie; the statistics come first."""
         self.begin()
         self.seal()
-        sums: dict[SumName, NDArray[np.int64]] = {}
+        sums: dict[SumName, Integers] = {}
         for lot in lots:
             if lot != "statistics":
                 self.count()
@@ -527,9 +518,7 @@ def nothing_revealed(coordinator: Hostile, lot: SumName | None = None) -> None:
     assert coordinator.gave(Revealed, lot) == []
 
 
-def plain_sum(
-    parties: Parties, cohort: Cohort, names: Collection[str]
-) -> NDArray[np.int64]:
+def plain_sum(parties: Parties, cohort: Cohort, names: Collection[str]) -> Integers:
     """What the statistics of these members come to, added up by somebody who may see them."""
     parts = []
     for name in names:
@@ -540,5 +529,5 @@ def plain_sum(
                 cohort.domains.index(holder.domain), len(cohort.domains)
             ).as_vector()
         )
-    total: NDArray[np.int64] = np.sum(parts, axis=0)
+    total: Integers = np.sum(parts, axis=0)
     return total
