@@ -309,9 +309,15 @@ def _smollm2(cache: Path) -> TableEncoder:
 
 
 @pytest.fixture(scope="module")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
+def module_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that the tests of a module share."""
+    return tmp_path_factory.mktemp("module")
+
+
+@pytest.fixture(scope="module")
+def shop(module_path: Path) -> Workshop:
     """All that commands need, made once for a module."""
-    return workshop(tmp_path_factory.mktemp("workshop"))
+    return workshop(module_path / "workshop")
 
 
 @pytest.fixture(scope="session")

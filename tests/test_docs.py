@@ -183,12 +183,11 @@ def test_documented_commands_run_as_written(folder: Workshop, page: str) -> None
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("site")
+def site(module_path: Path) -> Path:
     words = "-m mkdocs build --strict --quiet --site-dir".split()
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
-    output_of([sys.executable, *words, folder], ROOT, env=environment)
-    return folder
+    output_of([sys.executable, *words, module_path], ROOT, env=environment)
+    return module_path
 
 
 @pytest.mark.slow

@@ -45,16 +45,15 @@ def run(name: str, *words: str | Path) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(module_path: Path) -> Path:
     """Corpora of three domains, and the encoder that own_encoder.py makes of public text."""
-    work = tmp_path_factory.mktemp("examples")
-    write_domains(work / "data", 60, 10)
-    (work / "public.txt").write_text(
+    write_domains(module_path / "data", 60, 10)
+    (module_path / "public.txt").write_text(
         "\n".join(text for domain in ALPHABETS for text in sentences(domain, 20))
     )
-    printed = run("own_encoder.py", work / "encoder", work / "public.txt")
-    assert printed[1] == f"fingerprint {find_encoder(named(work)).fingerprint}"
-    return work
+    printed = run("own_encoder.py", module_path / "encoder", module_path / "public.txt")
+    assert printed[1] == f"fingerprint {find_encoder(named(module_path)).fingerprint}"
+    return module_path
 
 
 def named(folder: Path) -> str:

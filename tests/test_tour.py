@@ -43,9 +43,9 @@ LEGAL = "abc defgh hgfed cba " * 5
 
 
 @pytest.fixture(scope="module")
-def parties(tmp_path_factory: pytest.TempPathFactory) -> Parties:
+def parties(module_path: Path) -> Parties:
     """A coordinator and three holders, who send sums under masks alone."""
-    return populate(found(tmp_path_factory.mktemp("tour"), mode="masked"), ONE_EACH)
+    return populate(found(module_path, mode="masked"), ONE_EACH)
 
 
 @pytest.fixture(scope="module")

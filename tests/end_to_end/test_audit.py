@@ -21,11 +21,11 @@ SHARES = set(
 
 
 @pytest.fixture(scope="module")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
+def shop(module_path: Path) -> Workshop:
     """A workshop with sums over single tokens too: DOMAIN.one.stats, a tenth of the documents held
     out.
     """
-    made = workshop(tmp_path_factory.mktemp("workshop"))
+    made = workshop(module_path)
     for domain in ALPHABETS:
         write_jsonl(made / "data" / f"{domain}.train.jsonl", sentences(domain, 40))
         words = ("--domain", domain, "--out", f"{domain}.one.stats")

@@ -105,9 +105,9 @@ class Reader:
 
 
 @pytest.fixture(scope="module")
-def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
+def reader(module_path: Path) -> Iterator[Reader]:
     """Has the folders of all machines side by side, by the names that the pages give them."""
-    with Deployment(tmp_path_factory.mktemp("read"), tiny_encoder(16)) as town:
+    with Deployment(module_path, tiny_encoder(16)) as town:
         (town.folder / "coordinator").symlink_to("co")
         (town.folder / "holders").symlink_to(".")
         for name in (*HOLDERS, LATER):

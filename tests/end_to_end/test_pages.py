@@ -42,11 +42,11 @@ MANY = 150
 
 
 @pytest.fixture(scope="module")
-def parties(tmp_path_factory: pytest.TempPathFactory) -> Parties:
+def parties(module_path: Path) -> Parties:
     """Two releases; after them a refusal whose words are hostile, and a bundle that was refused
     with such words.
     """
-    made = populate(found(tmp_path_factory.mktemp("pages"), mode="masked"), ONE_EACH)
+    made = populate(found(module_path, mode="masked"), ONE_EACH)
     round_of(made)
     for name in ("code", "law"):
         made.change_corpus(name)

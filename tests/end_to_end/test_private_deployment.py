@@ -7,6 +7,7 @@ One story in the order of this file; after a test that failed the rest is skippe
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -24,11 +25,9 @@ SUMS_BYTES = 8 * (WIDTH + 1)
 
 
 @pytest.fixture(scope="module")
-def town(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+def town(module_path: Path) -> Iterator[Deployment]:
     """init, invite, init, admit, ready, join: no command is told a mode."""
-    with Deployment(
-        tmp_path_factory.mktemp("private-town"), tiny_encoder(WIDTH)
-    ) as made:
+    with Deployment(module_path, tiny_encoder(WIDTH)) as made:
         made.found(wait=5.0)
         for name in NAMES:
             options = ("--max-epsilon", "1.4") if name == "medicine" else ()

@@ -24,9 +24,9 @@ ENCODER = "dir:tiny+sentence:model"
 
 
 @pytest.fixture(scope="module")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
+def shop(module_path: Path) -> Workshop:
     """A table, a model, corpora whole and in halves, test texts."""
-    made = Workshop(tmp_path_factory.mktemp("shop"))
+    made = Workshop(module_path)
     make_model(made / "model")
     save_encoder(tiny_encoder(), made / "tiny")
     write_domains(made / "data", 40, 8)

@@ -5,6 +5,7 @@ colours.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Literal
 
 import pytest
@@ -32,9 +33,9 @@ LAYERS = """(element) => {
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+def served(module_path: Path) -> Iterator[Serving]:
     """A release that was evaluated, so that all there is can be shown."""
-    shop = workshop(tmp_path_factory.mktemp("workshop"))
+    shop = workshop(module_path)
     assert shop.run("evaluate release tests --propose --sign").code == 0
     with Serving(shop.folder, shop / "release") as serving:
         yield serving

@@ -90,13 +90,12 @@ class Served:
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def served(module_path: Path) -> Iterator[Served]:
     """Two experts, a dear one that is better and a cheap one; and a second release, which knows
     tax.
     """
-    folder = tmp_path_factory.mktemp("modes")
-    evaluated_release(folder / "release", DOMAINS, CONFUSION)
-    release_of(folder / "other", ["code", "tax", "law", "medicine"])
+    evaluated_release(module_path / "release", DOMAINS, CONFUSION)
+    release_of(module_path / "other", ["code", "tax", "law", "medicine"])
     with ExitStack() as stack:
         large, small = (
             stack.enter_context(Expert(well(name))) for name in ("large", "small")
@@ -117,11 +116,11 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
                 f"cost = {cost}",
             ]
             lines += [f"domains = {{{scores}}}"]
-        (folder / "experts.toml").write_text("\n".join(lines))
-        known = ExpertsFile(folder / "experts.toml")
-        source = ReleaseSource(folder / "release", check=known.check)
+        (module_path / "experts.toml").write_text("\n".join(lines))
+        known = ExpertsFile(module_path / "experts.toml")
+        source = ReleaseSource(module_path / "release", check=known.check)
         service = RoutingService(
-            source, compared=ReleaseSource(folder / "other").open()
+            source, compared=ReleaseSource(module_path / "other").open()
         )
         yield Served(
             stack.enter_context(

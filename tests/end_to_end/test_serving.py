@@ -35,22 +35,19 @@ def steps() -> Semaphore:
 
 
 @pytest.fixture(scope="module")
-def served(
-    steps: Semaphore, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Serving]:
-    folder = tmp_path_factory.mktemp("serving")
-    made = workshop(folder)
+def served(steps: Semaphore, module_path: Path) -> Iterator[Serving]:
+    made = workshop(module_path)
     with (
         Expert(well("law")) as law,
         Expert(well("code")) as code,
         Expert(step_by_step(steps)) as slow,
     ):
         file = write_experts(
-            folder / "experts.toml",
+            module_path / "experts.toml",
             {"law": law.url, "code": code.url, "medicine": slow.url},
             "law",
         )
-        with Serving(folder, made / "release", "--experts", file) as serving:
+        with Serving(module_path, made / "release", "--experts", file) as serving:
             yield serving
 
 
