@@ -69,16 +69,9 @@ opens epochs, knows both. Serving knows neither side of a round.
 NATIVE = "ridgeway/_native"
 NATIVE_FILE = "common/base/machine.py"
 """The compiled module is imported in one place, where it is also turned off."""
-UNPICKLERS = {
-    "pickle",
-    "_pickle",
-    "cPickle",
-    "cloudpickle",
-    "dill",
-    "joblib",
-    "shelve",
-    "marshal",
-}
+UNPICKLERS = set(
+    "pickle _pickle cPickle cloudpickle dill joblib shelve marshal".split()
+)
 GPU = "client/sums/gpu_"
 """These files may know torch throughout, because nothing else imports them before a GPU is used."""
 HEAVY = {"torch", "transformers"}

@@ -19,16 +19,8 @@ from ridgeway.__main__ import command, main
 from tests.support.commands import Workshop
 
 HEAVY = (
-    "torch",
-    "flwr",
-    "transformers",
-    "scipy",
-    "pyarrow",
-    "gguf",
-    "huggingface_hub",
-    "zstandard",
-    "matplotlib",
-)
+    "torch flwr transformers scipy pyarrow gguf huggingface_hub zstandard matplotlib"
+).split()
 
 TYPERS = {"pydantic"} & {words.partition(">")[0] for words in requires("typer") or ()}
 """What newer versions of typer import for themselves."""
@@ -88,21 +80,14 @@ def in_a_new_process(code: str, shop: Workshop) -> tuple[list[Any], set[str]]:
 
 def test_the_exported_names_are_pinned() -> None:
     """A name that appears or goes is a change of the interface, and is made on purpose."""
-    assert sorted(ridgeway.__all__) == [
-        "ConversationTurn",
-        "Conversations",
-        "Decision",
-        "ExpertChoice",
-        "ExpertChooser",
-        "Explanation",
-        "FollowedRouter",
-        "RidgewayError",
-        "Router",
-        "Turn",
-        "WordWeight",
-        "__version__",
-        "weighted_turns",
-    ]
+    assert (
+        sorted(ridgeway.__all__)
+        == (
+            "ConversationTurn Conversations Decision ExpertChoice ExpertChooser "
+            "Explanation FollowedRouter RidgewayError Router Turn WordWeight "
+            "__version__ weighted_turns"
+        ).split()
+    )
     assert all(hasattr(ridgeway, name) for name in ridgeway.__all__)
 
 
@@ -110,19 +95,12 @@ def test_the_public_names_of_a_router_are_pinned() -> None:
     """What applications call."""
     public = {name for name in vars(ridgeway.Router) if not name.startswith("_")}
     public -= {field.name for field in fields(ridgeway.Router)}
-    assert public == {
-        *(
-            "explain",
-            "explain_turns",
-            "follow",
-            "load",
-            "route",
-            "route_many",
-            "route_turns",
-        ),
-        *("make_fast", "with_confidence", "with_selector", "without"),
-        *("has_sentences", "reads_sentences", "route_by_table"),
-    }
+    assert public == set(
+        (
+            "explain explain_turns follow load route route_many route_turns make_fast "
+            "with_confidence with_selector without has_sentences reads_sentences route_by_table"
+        ).split()
+    )
     assert ridgeway.Decision._fields == tuple(
         "domain confidence scores abstained best tokens scope reason router".split()
     )

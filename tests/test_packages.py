@@ -391,7 +391,10 @@ def test_serve_of_the_chart_sees_the_releases_and_not_the_signing_key() -> None:
     assert is_releases_alone(Mount(*map(seen.get, names)))
     assert container["args"][:2] == ["serve", "/releases"]
     assert {kind for volume in pod["volumes"] for kind in volume if kind != "name"} == {
-        *("persistentVolumeClaim", "secret", "configMap", "emptyDir")
+        "persistentVolumeClaim",
+        "secret",
+        "configMap",
+        "emptyDir",
     }
     operator, _ = chart_pods("coordinator.yaml")
     assert operator["containers"][0]["args"][-1] == "/data/coordinator"

@@ -47,12 +47,11 @@ FILES = [
     f"{folder}/{name}.py" for folder, names in FOLDERS.items() for name in names.split()
 ]
 TESTS = (
-    *(
-        "tests/client/round",
-        "tests/client/test_ready.py",
-        "tests/client/test_evidence.py",
-    ),
-    *("tests/common/masking", "tests/vectors/test_masking.py"),
+    "tests/client/round",
+    "tests/client/test_ready.py",
+    "tests/client/test_evidence.py",
+    "tests/common/masking",
+    "tests/vectors/test_masking.py",
     *(f"tests/laws/test_{name}_laws.py" for name in ("messages", "masking", "privacy")),
     *(
         f"tests/coordinator/round/test_{name}.py"
@@ -67,7 +66,13 @@ CHECK = re.compile(r"(^|[._])check(_\w+)?$")
 JUDGES = ("overlap", "has_signed", "is_paid")
 """Functions that do not raise: whoever calls them refuses by what they return."""
 PYTEST = (
-    *(sys.executable, "-m", "pytest", "-q", "-x", "-m", "not slow"),
+    sys.executable,
+    "-m",
+    "pytest",
+    "-q",
+    "-x",
+    "-m",
+    "not slow",
     *"--hypothesis-profile=quick --hypothesis-seed=0 -p no:xdist -p no:cacheprovider".split(),
 )
 """All parameters of a test, since each may be for a check of its own, and few examples of a law."""

@@ -18,17 +18,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = (
-    "ridgeway",
-    "common",
-    "client",
-    "coordinator",
-    "serving",
-    "simulations",
-    "tests",
-    "docs",
-    "examples",
-    "packages",
-)
+    "ridgeway common client coordinator serving simulations tests docs "
+    "examples packages"
+).split()
 FILES = tuple(path.name for path in ROOT.iterdir() if path.is_file())
 SOURCES = (*FOLDERS, *FILES, ".ci", ".github")
 EPOCH = 1_700_000_000

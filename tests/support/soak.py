@@ -139,14 +139,15 @@ class Soak:
         jobs: list[Callable[[], None]] = [
             *[self.ask_whole] * ASKING,
             *[self.ask_streams] * ASKING,
-            *(
-                self.leave,
-                self.send_halves,
-                self.send_much,
-                self.send_nonsense,
-                self.read_nothing,
-            ),
-            *(self.publish, self.kill, self.renew, self.measure),
+            self.leave,
+            self.send_halves,
+            self.send_much,
+            self.send_nonsense,
+            self.read_nothing,
+            self.publish,
+            self.kill,
+            self.renew,
+            self.measure,
         ]
         threads = [threading.Thread(target=self._guarded, args=(job,)) for job in jobs]
         for thread in threads:
