@@ -25,7 +25,7 @@ from ridgeway.common.base.files import without_syncing
 from ridgeway.common.text.encoder_files import find_encoder
 from ridgeway.common.text.sentence_encoder import UseEncoder, find_use
 from ridgeway.common.text.table_encoder import TableEncoder
-from tests.support.commands import Workshop, workshop
+from tests.support.commands import Workshop, home_variables, workshop
 from tests.support.masked_session import small_neighbourhoods
 from tests.support.tiny import tiny_encoder
 
@@ -231,9 +231,8 @@ def _own_folders(_homes: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def _live_in(home: Path, patch: pytest.MonkeyPatch) -> None:
-    patch.setenv("RIDGEWAY_CACHE", str(home / "cache"))
-    patch.setenv("RIDGEWAY_CONFIG", str(home / "config"))
-    patch.setenv("RIDGEWAY_STATE", str(home / "state"))
+    for name, folder in home_variables(home).items():
+        patch.setenv(name, folder)
 
 
 @pytest.fixture(params=["everybody", "neighbours"])

@@ -12,7 +12,7 @@ import pytest
 
 from ridgeway import Router
 from ridgeway.simulations import demo
-from tests.support.commands import Workshop
+from tests.support.commands import Workshop, home_variables
 
 VISITORS = Path(__file__).parents[1] / "data" / "visitors.jsonl"
 """Questions as people type them, each with the domain of its expert, or none. They are to judge by:
@@ -39,10 +39,7 @@ def test_the_demo_runs_the_whole_path(
 
     def run(command: Sequence[str], *, check: bool, env: dict[str, str]) -> None:
         assert Path(command[0]).exists() and check
-        folders = {
-            name: env[name]
-            for name in ("RIDGEWAY_CACHE", "RIDGEWAY_CONFIG", "RIDGEWAY_STATE")
-        }
+        folders = {name: env[name] for name in home_variables(tmp_path)}
         assert all(value.startswith("demo-run/") for value in folders.values())
         done = Workshop(tmp_path).do(*command[1:], **folders)
         print(done.stdout)

@@ -69,6 +69,14 @@ class Finished:
         return self.stderr.strip().splitlines()[-1]
 
 
+def home_variables(home: Path) -> dict[str, str]:
+    """The variables that let commands keep a cache, a configuration and a state in this folder."""
+    return {
+        f"RIDGEWAY_{name.upper()}": str(home / name)
+        for name in ("cache", "config", "state")
+    }
+
+
 def command_line(words: Sequence[str | Path]) -> list[str]:
     """The words of a command, of which the first may be several: "client status", folder."""
     return [*" ".join(map(str, words[:1])).split(), *map(str, words[1:])]
@@ -101,12 +109,7 @@ class Workshop:
         return self.folder / name
 
     def environment(self, **changes: str) -> dict[str, str]:
-        folders = {
-            "RIDGEWAY_CACHE": str(self.cache),
-            "RIDGEWAY_CONFIG": str(self.key.parent),
-            "RIDGEWAY_STATE": str(self.folder / "home" / "state"),
-        }
-        return {**os.environ, **folders, **changes}
+        return {**os.environ, **home_variables(self.folder / "home"), **changes}
 
     def run(
         self,

@@ -33,7 +33,13 @@ from ridgeway.common.privacy.public_prior import PublicPrior, make_prior, write_
 from ridgeway.common.text.encoder_files import save_encoder
 from ridgeway.common.text.table_encoder import TableEncoder
 from ridgeway.coordinator.round.progress import Follower, no_watch
-from tests.support.commands import RIDGEWAY, Finished, Workshop, command_line
+from tests.support.commands import (
+    RIDGEWAY,
+    Finished,
+    Workshop,
+    command_line,
+    home_variables,
+)
 from tests.support.corpora_on_disk import write_jsonl
 from tests.support.making import contents
 from tests.support.waiting import PATIENCE_S, wait_for, wait_for_end
@@ -170,11 +176,7 @@ class Deployment:
 
     @property
     def own_environment(self) -> dict[str, str]:
-        folders = {
-            f"RIDGEWAY_{name.upper()}": str(self.folder / name)
-            for name in ("cache", "config", "state")
-        }
-        return {**folders, TEST: str(self.folder)}
+        return {**home_variables(self.folder), TEST: str(self.folder)}
 
     @property
     def mode(self) -> str:
