@@ -271,7 +271,7 @@ def test_a_client_is_healthy_if_and_only_if_there_is_a_supernode(
                 b"".join(word.encode() + b"\0" for word in words)
             )
         return not subprocess.run(
-            [shell, flag, code.replace("/proc", str(tmp_path))], check=False
+            [shell, flag, code.replace("/proc", str(tmp_path))]
         ).returncode
 
     assert not healthy()

@@ -73,7 +73,7 @@ def main() -> int:
             f"--seed {given.seed} --built"
         )
         again = [sys.executable, *words.split(), folder]
-        return subprocess.run(again, env=environment, check=False).returncode
+        return subprocess.run(again, env=environment).returncode
 
 
 def load(folder: Path) -> ModuleType:

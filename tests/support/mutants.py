@@ -198,7 +198,7 @@ def tests_that_meet(checks: Sequence[Check], folder: Path) -> Mapping[Check, lis
     notes = folder / "seen.txt"
     notes.touch()
     done = subprocess.run(
-        [*PYTEST, *TESTS], cwd=folder, env={**os.environ, SEEN: str(notes)}, check=False
+        [*PYTEST, *TESTS], cwd=folder, env={**os.environ, SEEN: str(notes)}
     )
     if done.returncode != PASSED:
         sys.exit("the tests fail without any mutant; mend them first")
@@ -219,11 +219,7 @@ def is_noticed(check: Check, tests: Sequence[str], folder: Path) -> bool:
     path.write_bytes(changed(source, [(check, check.instead)]))
     try:
         done = subprocess.run(
-            [*PYTEST, *tests],
-            cwd=folder,
-            capture_output=True,
-            timeout=MAX_SECONDS,
-            check=False,
+            [*PYTEST, *tests], cwd=folder, capture_output=True, timeout=MAX_SECONDS
         )
     except subprocess.TimeoutExpired:
         return True

@@ -50,7 +50,6 @@ def build(folder: Path, out: Path) -> tuple[Path, Path]:
         umask=OPEN_UMASK,
         capture_output=True,
         text=True,
-        check=False,
     )
     if done.returncode:
         raise SystemExit(done.stdout + done.stderr)

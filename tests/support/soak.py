@@ -157,15 +157,16 @@ class Soak:
         for thread in threads:
             thread.join(90)
             if thread.is_alive():
-                self.report.problems.append(f"{thread.name} has not ended")
+                self._problem(f"{thread.name} has not ended")
+
+    def _problem(self, words: str) -> None:
+        self.report.problems.append(words)
 
     def _guarded(self, job: Callable[[], None]) -> None:
         try:
             job()
         except Exception as error:
-            self.report.problems.append(
-                f"{job.__name__}: {type(error).__name__}: {error}"
-            )
+            self._problem(f"{job.__name__}: {type(error).__name__}: {error}")
             self.stopped.set()
 
     # Those who want an answer
@@ -194,7 +195,7 @@ class Soak:
             ] += 1
             is_told = domain == "law" and has_error and "[DONE]" not in answer.text
             if answer.status_code != 200 or not (is_whole or is_told):
-                self.report.problems.append(
+                self._problem(
                     f"stream of {domain}: {answer.status_code} {answer.text[-200:]}"
                 )
 
@@ -204,13 +205,13 @@ class Soak:
         """
         began = time.monotonic()
         try:
-            return httpx.post(self._chats, json=body, trust_env=False, timeout=60.0)
+            return self._post(json=body, timeout=60.0)
         except httpx.HTTPError as error:
             ended = time.monotonic()
             if any(began - 1.0 <= kill <= ended for kill in self.report.kills):
                 self.report.answers["lost with a worker"] += 1
             else:
-                self.report.problems.append(f"lost: {type(error).__name__} {error}")
+                self._problem(f"lost: {type(error).__name__} {error}")
         return None
 
     def _judge(
@@ -218,13 +219,10 @@ class Soak:
     ) -> None:
         self.report.answers[f"{kind} {answer.status_code}"] += 1
         if answer.status_code not in expected:
-            self.report.problems.append(
-                f"{kind}: {answer.status_code} {answer.text[:200]}"
-            )
+            self._problem(f"{kind}: {answer.status_code} {answer.text[:200]}")
 
-    @property
-    def _chats(self) -> str:
-        return f"{self.serving.url}{CHATS}"
+    def _post(self, **options: Any) -> httpx.Response:
+        return httpx.post(f"{self.serving.url}{CHATS}", trust_env=False, **options)
 
     # Those who do not
 
@@ -235,7 +233,7 @@ class Soak:
                 "auto", prompt_for("law", DOMAINS), stream=random.random() < 0.5
             )
             with contextlib.suppress(httpx.HTTPError):
-                httpx.post(self._chats, json=body, timeout=0.05, trust_env=False)
+                self._post(json=body, timeout=0.05)
 
     def send_halves(self) -> None:
         """Heads and bodies that do not end."""
@@ -275,16 +273,9 @@ class Soak:
                 return
             headers = {"content-type": "application/json"}
             with contextlib.suppress(httpx.HTTPError):
-                answer = httpx.post(
-                    self._chats,
-                    content=SECRET.encode() + body,
-                    headers=headers,
-                    trust_env=False,
-                )
+                answer = self._post(content=SECRET.encode() + body, headers=headers)
                 if not 400 <= answer.status_code < 500:
-                    self.report.problems.append(
-                        f"nonsense: {answer.status_code} {answer.text[:200]}"
-                    )
+                    self._problem(f"nonsense: {answer.status_code} {answer.text[:200]}")
 
     def read_nothing(self) -> None:
         """Streams that nobody takes."""
