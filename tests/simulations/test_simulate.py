@@ -360,6 +360,7 @@ def test_nothing_private_reaches_the_coordinator(mode: Mode, tmp_path: Path) -> 
 
 MEMBERS = {"code-1", "code-2", "law-1", "law-2", "medicine"}
 """Five, of whom four must be left."""
+HOLDERS = st.lists(st.text("abc123", min_size=1), unique=True, max_size=40)
 BEFORE_SHARING, AFTER_SHARING, AFTER_SENDING, BEFORE_OPENING = STAGES
 
 
@@ -412,7 +413,7 @@ def opened(simulated: SimulatedFederation) -> dict[str, list[str]]:
 
 
 @given(
-    names=st.lists(st.text("abc123", min_size=1), unique=True, max_size=40),
+    names=HOLDERS,
     rate=st.floats(0, 1, exclude_max=True),
     order=st.randoms(),
 )
@@ -434,7 +435,7 @@ def test_the_same_holders_fall_at_the_same_stages_in_every_run(
 
 
 @given(
-    names=st.lists(st.text("abc123", min_size=1), unique=True, max_size=40),
+    names=HOLDERS,
     rates=st.tuples(*[st.floats(0, 0.99)] * 2),
 )
 def test_whoever_falls_at_a_rate_falls_at_a_greater_one_too(
