@@ -53,9 +53,9 @@ def found(module_path: Path) -> ReportPart:
             "OURS_WITH_SENTENCES": OURS,
             "EPSILONS": EPSILONS,
             "NOISE_DRAWS": 2,
+            "PLANTED_RUNS": 30,
         }.items():
             patch.setattr(privacy_part, name, value)
-        patch.setattr(privacy_part, "PLANTED_RUNS", 30)
         patch.setattr(
             "ridgeway.common.privacy.built_in_text.MAX_KIND_CHARACTERS", 20_000
         )
