@@ -64,9 +64,8 @@ def environment(
     return folder
 
 
-ADAPTERS = tuple(f"serving/{name}.py" for name in ("__init__", "langchain", "litellm"))
-FRONT = ("__init__.py", "__main__.py", "_native.pyi", "py.typed", *ADAPTERS)
-PACKAGED = "client common coordinator simulations".split()
+FRONT = ("__init__.py", "__main__.py", "_native.pyi", "py.typed")
+PACKAGED = "client common coordinator serving simulations".split()
 FROM_A_CHECKOUT = {("simulations", "bench"), ("simulations", "experiments")}
 
 

@@ -41,7 +41,7 @@ from tests.support.hostile import MEMBERS
 from tests.support.pages import UNSAFE_OPTIONS, file_hashes, must_guard, page_refusal
 from tests.support.simulated_federation import Direct, Parties, found, no_watch
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 ADDRESSES = (
     "/v1/standing",
     "/v1/rounds",

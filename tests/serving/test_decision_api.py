@@ -25,7 +25,7 @@ from tests.support.fake_expert import wait_for
 from tests.support.in_process import DOMAINS, GatewayMaker, answered_by, served
 from tests.support.serving import complaint, prompt_for
 
-CONFIGURATION = Path(__file__).parents[4] / "packages" / "gateways" / "nginx.conf"
+CONFIGURATION = Path(__file__).parents[2] / "packages" / "gateways" / "nginx.conf"
 LONG = {domain: 4 * prompt_for(domain, DOMAINS) for domain in DOMAINS}
 FRAME = """daemon off; pid {folder}/pid; error_log {folder}/log;
 events {{}}

@@ -42,7 +42,7 @@ from tests.support.in_process import DOMAINS, Fleet, chat, running
 from tests.support.serving import Serving, prompt_for, release_of, write_experts
 
 DASHBOARD = (
-    Path(__file__).resolve().parents[3] / "packages" / "grafana" / "ridgeway-serve.json"
+    Path(__file__).resolve().parents[2] / "packages" / "grafana" / "ridgeway-serve.json"
 )
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 SECRET = "zyzzyva"

@@ -8,18 +8,18 @@ import sys
 CODE = """
 from ridgeway.common.protocol import packet
 from ridgeway.common.base import identity
-from ridgeway.simulations import shared_work
+from ridgeway.simulations import local_grid
 assert not hasattr(identity._verifies, "cache_info"), "a deployed holder has a cache"
-shared_work.share_work()
-shared_work.share_work()
+local_grid.share_work()
+local_grid.share_work()
 assert identity._verifies("00", "00", b"") is identity._verifies("00", "00", b"") is False
 assert identity._verifies.cache_info().hits == 1
-shared_work._MAX_BLOB_BYTES = 2
-kept = shared_work.caches[-1]
+local_grid._MAX_BLOB_BYTES = 2
+kept = local_grid.caches[-1]
 for blob in (b"ab", b"ab", b"abc", memoryview(b"ab")):
     packet._digest(blob)
 assert (kept.cache_info().hits, kept.cache_info().currsize) == (1, 1)
-shared_work.forget_shared_work()
+local_grid.forget_shared_work()
 assert kept.cache_info().currsize == identity._verifies.cache_info().currsize == 0
 """
 

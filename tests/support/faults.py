@@ -188,7 +188,8 @@ def make_haste(patch: pytest.MonkeyPatch, *, once: bool = True) -> None:
     read, unless it may change.
     """
     patch.setattr(tomllib, "loads", _parse_toml)
-    patch.setattr("ridgeway.common.base.files.json", SimpleNamespace(dumps=_write_json))
+    writing = SimpleNamespace(**vars(json) | {"dumps": _write_json})
+    patch.setattr("ridgeway.common.base.files.json", writing)
     if once:
         patch.setattr("ridgeway.client.ready.prepare", _once(prepare))
         patch.setattr("ridgeway.client.ready.held_out_sample", _once(held_out_sample))

@@ -18,7 +18,7 @@ F12  sums that wrap around               tests/laws/test_privacy_laws.py:
      test_no_total_leaves_64_bits
 sens2, repro_folders                     here, under their names
 acct, noise, noise2, attack_sums, sens   tests/laws/test_privacy_laws.py
-tokfuzz                                  tests/common/encoding
+tokfuzz                                  tests/common/text
 timing                                   how long an answer takes is not covered
                                          (docs/reference/privacy.md);
                                          no round reads the corpus:

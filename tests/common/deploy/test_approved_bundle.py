@@ -306,9 +306,9 @@ def test_only_a_bundle_of_the_installed_sources_finds_the_compiled_module(
         f"runner = runpy.run_path({pinned.__file__!r})\n"
         f"runner['offer_native']({digest!r})\n"
         f"sys.path.insert(0, {str(tmp_path / 'bundle')!r})\n"
-        "from ridgeway.common.base import native\n"
-        f"assert native.__file__.startswith({str(tmp_path)!r})\n"
-        "print(native.native and native.native.__file__)\n"
+        "from ridgeway.common.base import machine\n"
+        f"assert machine.__file__.startswith({str(tmp_path)!r})\n"
+        "print(machine.native and machine.native.__file__)\n"
     )
     known = {pinned.INSTALLED: digest if installed else "cd" * 32}
     file = printed(code, **known).strip()

@@ -38,12 +38,11 @@ def test_a_bundle_holds_the_client_and_what_it_imports_alone() -> None:
             f"common/{room}"
             for room in (
                 "base",
-                "encoding",
                 "masking",
                 "privacy",
                 "protocol",
                 "routing",
-                "statistics",
+                "text",
             )
         ),
     }
