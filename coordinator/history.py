@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -330,9 +329,7 @@ def round_progress(folder: Path, number: int) -> dict[str, Any] | None:
     paths = sorted((folder / "progress").glob("*.jsonl"), reverse=True)
     for path in paths[:FILES_LOOKED_AT]:
         events: list[progress.Event] = []
-        with contextlib.suppress(
-            OSError, ValueError, TypeError, KeyError, AttributeError
-        ):
+        with suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
             # extend keeps what came before a line that another version wrote
             events.extend(progress.Follower(path).events())
         opened = [event for event in events if isinstance(event, progress.RoundOpened)]

@@ -196,6 +196,18 @@ def locked(path: Path) -> Iterator[None]:
         os.close(handle)
 
 
+def is_locked(path: Path) -> bool:
+    """Whether a process holds a file's lock. Writes nothing."""
+    try:
+        with path.open() as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
+
+
 @contextlib.contextmanager
 def without_syncing() -> Iterator[None]:
     """Within this block nothing waits for the disk: files survive this process, as ever, but not a

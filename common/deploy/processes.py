@@ -142,18 +142,6 @@ def only_one(folder: Path, what: str) -> Iterator[None]:
         yield
 
 
-def is_held(folder: Path) -> bool:
-    """Whether a process holds the folder's lock."""
-    try:
-        with (folder / "lock").open() as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return False
-    except OSError:
-        return True
-    return False
-
-
 @dataclass(slots=True)
 class Child:
     """One command to keep running: how to start it, and what became of it."""

@@ -147,7 +147,7 @@ class Blocked(Exception):
 class FleetProxy:
     """The proxy as an ASGI application over an httpx client of the SuperLink.
 
-    own:   the files that it hands out itself, by their paths.
+    files: what it hands out itself, by the paths of requests.
     admit: is told the address of a SuperNode that the SuperLink has let in.
     leave: is given what somebody has signed who leaves; raises FormatError if it counts for
            nothing.
@@ -156,12 +156,12 @@ class FleetProxy:
     def __init__(
         self,
         client: httpx.AsyncClient,
-        own: Mapping[bytes, Path],
+        files: Mapping[bytes, Path],
         admit: Callable[[str], None],
         leave: Callable[[bytes], None],
     ) -> None:
         self._client = client
-        self._own = own
+        self._files = files
         self._admit = admit
         self._leave = leave
         self._refused_log_ins: dict[str, str] = {}
@@ -175,8 +175,8 @@ class FleetProxy:
         try:
             if is_get and path == HEALTH:
                 await answer(send, await self._health())
-            elif is_get and path in self._own:
-                await answer(send, 200, self._own_file(path))
+            elif is_get and path in self._files:
+                await answer(send, 200, self._content(path))
             elif path == LEAVE_PATH.encode():
                 await self._take_leave(scope, receive)
                 await answer(send, 200)
@@ -186,9 +186,9 @@ class FleetProxy:
             log.warning("refused %s with %d", _described(scope), refusal.status)
             await answer(send, refusal.status)
 
-    def _own_file(self, path: bytes) -> bytes:
+    def _content(self, path: bytes) -> bytes:
         try:
-            return self._own[path].read_bytes()
+            return self._files[path].read_bytes()
         except FileNotFoundError:
             raise Blocked(404) from None
 
@@ -557,15 +557,12 @@ def keep_leaving(folder: Path, content: bytes) -> None:
 
 
 def serve(folder: Path, host: str, port: int, internal_port: int) -> None:
-    bundles = {
-        f"{BUNDLE_PATH}{path.stem}".encode(): path
-        for path in (folder / "bundles").glob("*.fab")
-    }
     files = {
         NOTICE_PATH.encode(): folder / NOTICE,
         ROSTER_PATH.encode(): folder / ANNOUNCED_ROSTER,
-        **bundles,
     }
+    for path in (folder / "bundles").glob("*.fab"):
+        files[f"{BUNDLE_PATH}{path.stem}".encode()] = path
     listener = listen(host, port)
     config = uvicorn.Config(
         FleetProxy(

@@ -20,10 +20,10 @@ from ridgeway.common.base.errors import (
     RidgewayError,
     RoundFailed,
 )
-from ridgeway.common.base.files import sha256, write_whole
+from ridgeway.common.base.files import is_locked, sha256, write_whole
 from ridgeway.common.base.records import record_json
 from ridgeway.common.deploy.bundle import installed_sha256
-from ridgeway.common.deploy.processes import Log, is_held
+from ridgeway.common.deploy.processes import Log
 from ridgeway.common.protocol.invitation import (
     ANNOUNCED_ROSTER,
     AUTHORITY,
@@ -199,7 +199,8 @@ def _follow(path: Path, client: SuperLinkClient, number: int, watch: Watch) -> N
             ended = client.has_finished(number)
         except LinkError:  # down for the moment, it says nothing about the round
             silent = time.monotonic() - answered
-            if is_held(client.folder) and silent <= LOST_TIMEOUT_S:
+            is_running = is_locked(client.folder / "lock")
+            if is_running and silent <= LOST_TIMEOUT_S:
                 return False
             raise RoundFailed(
                 f"the SuperLink has not answered for {silent:.0f} s: check that"

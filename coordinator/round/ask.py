@@ -155,17 +155,17 @@ class Channel:
         *,
         names: Collection[str] | None = None,
         blobs: Sequence[Blob] = (),
-        own_blobs: Mapping[str, Sequence[Blob]] | None = None,
+        blobs_of: Mapping[str, Sequence[Blob]] | None = None,
         seconds: float | None = None,
     ) -> Iterator[HolderAnswer[Reply]]:
         """Ask these holders, or all peers, and yield each one's first answer that stands up; use it
         within `accept`.
 
-        own_blobs: where the bulk is not the same for all, each one's by its name.
+        blobs_of: where the bulk is not the same for all, each one's by its name.
         """
         began = time.monotonic()
-        names = names if own_blobs is None else list(own_blobs)
-        packets = self._packets(message, names, blobs, own_blobs)
+        names = names if blobs_of is None else list(blobs_of)
+        packets = self._packets(message, names, blobs, blobs_of)
         asked = {packet.digest for packet in set(packets.values())}
         self.last_request = next(iter(asked), "")
         deadline = self.federation.settings.round.deadline
@@ -214,7 +214,7 @@ class Channel:
         message: Message,
         names: Collection[str] | None,
         blobs: Sequence[Blob],
-        own_blobs: Mapping[str, Sequence[Blob]] | None,
+        blobs_of: Mapping[str, Sequence[Blob]] | None,
     ) -> dict[int, Packet]:
         identity = self.federation.identity
         sealed = partial(
@@ -222,11 +222,13 @@ class Channel:
         )
         if names is None:
             return dict.fromkeys(self.peers(), sealed(blobs=blobs))
-        peers = [self.peer_of[name] for name in sorted(names)]
-        if own_blobs is None:
+        if blobs_of is None:
+            peers = (self.peer_of[name] for name in sorted(names))
             return dict.fromkeys(peers, sealed(blobs=blobs))
-        packets = (sealed(blobs=own_blobs[name]) for name in sorted(names))
-        return dict(zip(peers, packets, strict=True))
+        return {
+            self.peer_of[name]: sealed(blobs=blobs)
+            for name, blobs in sorted(blobs_of.items())
+        }
 
     def _check(
         self,

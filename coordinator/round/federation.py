@@ -20,7 +20,12 @@ from typing import Any
 from pydantic import Field, model_validator
 
 from ridgeway.common.base.errors import InputError, RidgewayError
-from ridgeway.common.base.files import cache_folder, canonical_json, sha256
+from ridgeway.common.base.files import (
+    cache_folder,
+    canonical_json,
+    is_locked,
+    sha256,
+)
 from ridgeway.common.base.identity import (
     HandOver,
     Identity,
@@ -314,7 +319,7 @@ class Federation:
         handle = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
             until = time.monotonic() + patience
-            while not _is_locked(handle):
+            while not _has_taken(handle):
                 if time.monotonic() >= until:
                     raise InputError(
                         f"a round or another change is running in {self.folder}; wait"
@@ -328,14 +333,7 @@ class Federation:
 
     def is_busy(self) -> bool:
         """Whether a round, a delivery or a change of membership is running. Writes nothing."""
-        try:
-            handle = os.open(self.folder / "lock", os.O_RDONLY)
-        except FileNotFoundError:
-            return False
-        try:
-            return not _is_locked(handle, fcntl.LOCK_SH)
-        finally:
-            os.close(handle)
+        return is_locked(self.folder / "lock")
 
     @contextlib.contextmanager
     def logged(self) -> Iterator[None]:
@@ -455,10 +453,10 @@ class Federation:
         draft.replace(link)
 
 
-def _is_locked(handle: int, how: int = fcntl.LOCK_EX) -> bool:
+def _has_taken(handle: int) -> bool:
     """Whether the file could be locked just now."""
     try:
-        fcntl.flock(handle, how | fcntl.LOCK_NB)
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True

@@ -384,11 +384,6 @@ class Ledger:
     def note(self, kind: str, **facts: Any) -> None:
         self.journal.append((kind, facts))
 
-    def note_held(self, name: str, held: HeldRelease | None) -> None:
-        """Note the release that a holder says it has, if that is news."""
-        if held and held != self.standing().delivered.get(name):
-            self.note("delivered", name=name, **held.model_dump())
-
     def admit(self, name: str, card: Card) -> Admitted:
         """Put a holder on the roster, or back on it if its domain was retired; no name or key
         stands there twice.

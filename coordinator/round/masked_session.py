@@ -121,7 +121,7 @@ class Session:
         """
         sizes = self.agreement.neighbourhood
         others = set(self.agreement.indices) - {dealer}
-        dealt = _by_place(content, ENVELOPE_BYTES, "bad_envelope")
+        dealt = _by_member(content, ENVELOPE_BYTES, "bad_envelope")
         needed = sizes.holders if sizes else len(others)
         if not set(dealt) <= others or len(dealt) != needed:
             raise Refused("bad_envelope", "envelopes are missing for some members")
@@ -131,7 +131,7 @@ class Session:
         """Pass every member's envelopes on, and ask for nothing; returns who holds them."""
         holding = set()
         request = messages.Hold(session=self.id, shared=self.shared)
-        answers = self._channel.ask(request, messages.Held, own_blobs=self._forwarded())
+        answers = self._channel.ask(request, messages.Held, blobs_of=self._forwarded())
         for _, answer in self._of_this_session(answers):
             holding.add(answer.name)
         return holding
@@ -142,7 +142,7 @@ class Session:
         """
         request = messages.Seal(session=self.id, shared=self.shared)
         answers = self._channel.ask(
-            request, messages.SealedSums, own_blobs=self._forwarded()
+            request, messages.SealedSums, blobs_of=self._forwarded()
         )
         return self._sum("statistics", size, answers, check)
 
@@ -318,7 +318,7 @@ class Session:
         answers = self._channel.ask(request, messages.Revealed, names=asked)
         for giver, answer in self._of_this_session(answers):
             with answer.accept():
-                shares = _by_place(answer.blobs[0], SHARE_BYTES, "shape_mismatch")
+                shares = _by_member(answer.blobs[0], SHARE_BYTES, "shape_mismatch")
                 if set(shares) != set(held.get(giver, ())):
                     raise Refused(
                         "shape_mismatch",
@@ -366,8 +366,8 @@ class SealedFile:
         return Sealed.of_bytes(self._file.read(size))
 
 
-def _by_place(content: Blob, size: int, code: str) -> Parts:
-    """A blob's parts of one size, by the places that stand before them; else refused with this
+def _by_member(content: Blob, size: int, code: str) -> Parts:
+    """A blob's parts of one size, by the members that stand before them; else refused with this
     code.
     """
     try:

@@ -317,8 +317,10 @@ class _Round:
 
     def _note_held(self, name: str, message: Here | Offer) -> None:
         """Note the release that a holder says it has, if that is news."""
-        self._held[name] = message.release.number if message.release else 0
-        self._ledger.note_held(name, message.release)
+        held = message.release
+        self._held[name] = held.number if held else 0
+        if held and held != self._standing.delivered.get(name):
+            self._ledger.note("delivered", name=name, **held.model_dump())
 
     def _release_of(self, gathered: Gathered) -> LedgerRelease:
         """A new release; or the newest, if it was made of this very total with these settings, and

@@ -102,12 +102,6 @@ class NoisyAccuracy:
     accuracy: float
     interval: tuple[float, float]
 
-    @property
-    def error(self) -> float:
-        """About one standard error."""
-        low, high = self.interval
-        return (high - low) / (2 * DEVIATIONS)
-
     def to_json(self) -> dict[str, Any]:
         return {
             "accuracy": round(self.accuracy, 2),

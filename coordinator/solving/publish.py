@@ -31,6 +31,8 @@ from ridgeway.common.statistics import Prepared
 from ridgeway.common.text.table_encoder import TableEncoder
 from ridgeway.coordinator.solving.solve import Solution, Total, add_up, solve_router
 
+NO_ABSTENTION = Confidence()
+
 
 @dataclass(frozen=True, slots=True)
 class RouterChoices:
@@ -45,14 +47,15 @@ class RouterChoices:
 
     @classmethod
     def of_preset(
-        cls, preset: Preset, confidence: Confidence | None = None
+        cls, preset: Preset, confidence: Confidence = NO_ABSTENTION
     ) -> RouterChoices:
+        """The choices of a named set of settings."""
         return cls(
             preset.weighting,
             preset.ridge,
             preset.normalise_columns,
             preset.selector,
-            confidence or Confidence(),
+            confidence,
         )
 
     @classmethod
@@ -79,21 +82,10 @@ class Draft:
     facts: dict[str, Any]
 
 
-def publish(
-    parts: Sequence[Prepared],
-    encoder: TableEncoder,
-    choices: RouterChoices,
-    identity: Identity,
-    folder: Path,
-) -> str:
-    """Make and sign a release, and return its id; the order of the parts does not change a byte."""
-    return sign(draft(parts, encoder, choices), identity, folder)
-
-
 def draft(
     parts: Sequence[Prepared], encoder: TableEncoder, choices: RouterChoices
 ) -> Draft:
-    """Add up, solve and compile; nothing is written."""
+    """Add up, solve and compile; nothing is written. The order of the parts changes no byte."""
     total = add_up(parts, choices.weighting)
     if encoder.fingerprint != total.fingerprint:
         raise EncoderMismatch(

@@ -35,8 +35,8 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Parties:
     """Five holders on the roster and two who may join; nothing has happened yet."""
     with pytest.MonkeyPatch.context() as patch:
         make_haste(patch)
-        parties = found(tmp_path_factory.mktemp("whole"), mode="masked")
-        populate(parties, MEMBERS)
+        made = found(tmp_path_factory.mktemp("whole"), mode="masked")
+        parties = populate(made, MEMBERS)
         for name, domain in NEWCOMERS.items():
             parties.settle(name, domain, own_texts(name, "code", 11))
         return parties

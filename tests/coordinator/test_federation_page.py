@@ -33,13 +33,17 @@ from ridgeway.coordinator.deploy.authority import create_authority
 from ridgeway.coordinator.federation_page import federation_page, serve_metrics
 from ridgeway.coordinator.federation_view import FederationView
 from ridgeway.coordinator.history import domain_accuracies, noisy_mean
-from ridgeway.coordinator.round.ask import RoundWishes
 from ridgeway.coordinator.round.progress import progress_file
-from ridgeway.coordinator.round.round import run_round
 from tests.support.faults import let_join
 from tests.support.hostile import MEMBERS
 from tests.support.pages import UNSAFE_OPTIONS, file_hashes, must_guard, page_refusal
-from tests.support.simulated_federation import Direct, Parties, found, no_watch
+from tests.support.simulated_federation import (
+    DOMAINS,
+    Direct,
+    Parties,
+    found,
+    round_of,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 ADDRESSES = (
@@ -85,10 +89,9 @@ def metric(http: TestClient, name: str, **labels: str) -> float | None:
     return next((sample.value for sample in samples if sample.labels == labels), None)
 
 
-def words_of(found: Any) -> str:
+def words_of(standing: Any) -> str:
     return " ".join(
-        f"{problem['words']} {problem['remedy']} {' '.join(problem['names'])}"
-        for problem in found["obstacles"]
+        f"{problem['words']} {problem['remedy']}" for problem in standing["obstacles"]
     )
 
 
@@ -99,22 +102,15 @@ def test_a_new_folder_has_words_for_everything_that_is_not_there_yet(
     parties = found(tmp_path, mode="masked")
     with asked(parties, None) as http:
         now = http.get("/v1/standing").json()
-        assert (now["members"], now["round"], now["release"], now["up"]) == (
-            [],
-            None,
-            None,
-            False,
-        )
-        assert [http.get(place).json() for place in ("/v1/rounds", "/v1/releases")] == [
-            [],
-            [],
-        ]
+        values = [now[name] for name in ("members", "round", "release", "up")]
+        assert values == [[], None, None, False]
+        for path in ("/v1/rounds", "/v1/releases"):
+            assert http.get(path).json() == []
         assert http.get("/v1/ledger/verification").json()["valid"] is True
         assert metric(http, "members") == metric(http, "release_number") == 0
         assert metric(http, "last_round_seconds") is None
-    assert "0 holders are on the roster" in words_of(
-        now
-    ) and "ridgeway coordinator up" in words_of(now)
+    for words in ("0 holders are on the roster", "ridgeway coordinator up"):
+        assert words in words_of(now)
 
 
 def test_members_their_releases_and_who_is_online_are_shown(later: Parties) -> None:
@@ -122,17 +118,12 @@ def test_members_their_releases_and_who_is_online_are_shown(later: Parties) -> N
     now = standing(later, {"code-1", "law-1"})
     members = {member["name"]: member for member in now["members"]}
     assert set(members) == set(MEMBERS)
-    assert {name for name, each in members.items() if each["online"]} == {
-        "code-1",
-        "law-1",
-    }
-    assert all(
-        member["release"] == 1 and member["in_newest"] and not member["behind"]
-        for member in members.values()
-    )
+    for name, member in members.items():
+        assert member["online"] == (name in ("code-1", "law-1"))
+        assert member["release"] == 1 and member["in_newest"]
+        assert not member["behind"] and "weight" not in member
     assert now["round"]["outcome"] == "released" and now["release"] == 1
     assert (now["mode"], now["sentence"]) == ("masked", MODE_SENTENCES["masked"])
-    assert not any("weight" in member for member in now["members"])
 
 
 def test_holders_that_are_away_are_named_and_a_lost_domain_stops_the_round(
@@ -154,32 +145,28 @@ def test_a_refusal_is_shown_with_its_remedy_and_is_never_more_than_text(
     """What a holder says of itself may hold anything: it is JSON, and no browser may take it for
     something else.
     """
-    federation = later.federation
-    federation.ledger.note("opened", round="n2", number=2, terms={"mode": "masked"})
+    ledger = later.ledger
+    ledger.note("opened", round="n2", number=2, terms={"mode": "masked"})
     facts = {"round": "n2", "step": "announce", "reason": HOSTILE}
     for name in ("law-1", "law-2"):
-        federation.ledger.note("refused", name=name, code="not_pinned", **facts)
-    federation.ledger.note("refused", name=None, code="unknown_holder", **facts)
-    federation.ledger.note("closed", round="n2", release=None, reason="too few holders")
+        ledger.note("refused", name=name, code="not_pinned", **facts)
+    ledger.note("refused", name=None, code="unknown_holder", **facts)
+    ledger.note("closed", round="n2", release=None, reason="too few holders")
     with asked(later, set(MEMBERS)) as http:
         answer = http.get("/v1/standing")
         assert metric(http, "round_refusals_total", code="not_pinned") == 2
-        assert (
-            metric(http, "rounds_total", outcome="failed")
-            == metric(http, "rounds_total", outcome="released")
-            == 1
-        )
+        for outcome in ("failed", "released"):
+            assert metric(http, "rounds_total", outcome=outcome) == 1
     assert answer.headers["content-type"] == "application/json"
     assert answer.headers["x-content-type-options"] == "nosniff"
     now = answer.json()
     refusal = next(
         member["refusal"] for member in now["members"] if member["name"] == "law-1"
     )
-    assert (
-        refusal["reason"] == HOSTILE and "ridgeway client members" in refusal["remedy"]
-    )
-    alike = [problem for problem in now["obstacles"] if HOSTILE in problem["words"]]
-    assert [each["names"] for each in alike] == [["law-1", "law-2"]]
+    assert refusal["reason"] == HOSTILE
+    assert "ridgeway client members" in refusal["remedy"]
+    [problem] = [shown for shown in now["obstacles"] if HOSTILE in shown["words"]]
+    assert problem["names"] == ["law-1", "law-2"]
     assert "round 2 failed: too few holders" in words_of(now)
 
 
@@ -194,7 +181,7 @@ def test_a_round_is_followed_as_it_runs_and_a_dead_one_is_said_to_be_dead(
     path = federation.progress("20300101-000000-abcdef")
     path.parent.mkdir(exist_ok=True)
     terms = federation.terms.model_dump(mode="json")
-    told: list[dict[str, Any]] = [
+    events: list[dict[str, Any]] = [
         {"event": "opened", "number": 2, "holders": 5, **terms},
         *(
             {"event": "offered", "name": name, "domain": MEMBERS[name]}
@@ -209,17 +196,14 @@ def test_a_round_is_followed_as_it_runs_and_a_dead_one_is_said_to_be_dead(
             "reason": HOSTILE,
         },
     ]
-    path.write_text(
-        "".join(json.dumps(each) + "\n" for each in told) + '{"event": "offer'
-    )
+    lines = "".join(json.dumps(event) + "\n" for event in events)
+    path.write_text(lines + '{"event": "offer')
     with (later.folder / "coordinator/lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with asked(later) as http:
             running = http.get("/v1/standing").json()["round"]
-            assert (
-                metric(http, "round_running") == 1
-                and metric(http, "rounds_total", outcome="cut off") is None
-            )
+            assert metric(http, "round_running") == 1
+            assert metric(http, "rounds_total", outcome="cut off") is None
     dead = standing(later)
     assert (running["outcome"], dead["round"]["outcome"]) == ("running", "cut off")
     assert running["progress"]["stages"] == [
@@ -227,10 +211,8 @@ def test_a_round_is_followed_as_it_runs_and_a_dead_one_is_said_to_be_dead(
         {"name": "sealed statistics", "done": 1, "of": 5},
     ]
     states = {member["name"]: member["in_round"] for member in dead["members"]}
-    assert (
-        states["law-1"] == "sealed statistics"
-        and states["law-2"] == "refused: not_pinned"
-    )
+    assert states["law-1"] == "sealed statistics"
+    assert states["law-2"] == "refused: not_pinned"
     assert ["round", "2", "5 holders", "encoder tiny"] in running["progress"]["lines"]
     assert ["mode", "masked", MODE_SENTENCES["masked"]] in running["progress"]["lines"]
     assert "round 2 was interrupted" in words_of(dead)
@@ -250,12 +232,9 @@ def test_a_real_round_leaves_its_steps(later: Parties) -> None:
     """The events that a round writes are those that the page reads, the last word of a failure
     among them.
     """
-    federation = later.federation
-    with (
-        pytest.raises(RoundFailed),
-        progress_file(federation.progress("20300101-000000-abcdef")) as watch,
-    ):
-        run_round(federation, Direct(later, ["code-1"]), watch)
+    path = later.federation.progress("20300101-000000-abcdef")
+    with pytest.raises(RoundFailed), progress_file(path) as watch:
+        round_of(later, Direct(later, ["code-1"]), watch)
     now = standing(later)
     assert now["round"]["number"] == 2 and now["round"]["outcome"] == "failed"
     assert {"name": "ready", "done": 1, "of": 5} in now["round"]["progress"]["stages"]
@@ -273,9 +252,9 @@ def test_releases_have_accuracies_with_their_doubt(later: Parties) -> None:
         (later.folder / "coordinator/releases/0001/manifest.json").read_bytes()
     )
     evaluation = manifest["evaluation"]
-    for place, name in enumerate(evaluation["order"]):
-        row, shown = evaluation["confusion"][place], made["accuracies"][name]
-        assert shown["texts"] == sum(row) and shown["share"] == row[place] / sum(row)
+    for index, name in enumerate(evaluation["order"]):
+        row, shown = evaluation["confusion"][index], made["accuracies"][name]
+        assert shown["texts"] == sum(row) and shown["share"] == row[index] / sum(row)
         assert shown["low"] < shown["share"] <= shown["high"] + 1e-9
     assert 100 * made["mean"]["share"] == pytest.approx(evaluation["accuracy"])
     assert made["settings"]["λ"] == "0.01 of the mean diagonal" and made["whole"]
@@ -283,19 +262,15 @@ def test_releases_have_accuracies_with_their_doubt(later: Parties) -> None:
 
 def test_who_waits_for_its_next_epoch_is_shown_in_the_round(later: Parties) -> None:
     """Where the round goes on without it."""
-    for name in set(MEMBERS) - {"law-2"}:
-        later.ready(name)
+    later.new_epochs(*set(MEMBERS) - {"law-2"})
     with progress_file(later.federation.progress("20300101-000000-abcdef")) as watch:
-        run_round(later.federation, Direct(later), watch)
+        round_of(later, watch=watch)
     now = standing(later, set(MEMBERS))
     states = {member["name"]: member["in_round"] for member in now["members"]}
-    assert (
-        states["law-2"] == "waits for its next epoch"
-        and states["law-1"] == "sealed counts"
-    )
-    assert {"name": "sealed counts", "done": 4, "of": 5} in now["round"]["progress"][
-        "stages"
-    ]
+    assert states["law-2"] == "waits for its next epoch"
+    assert states["law-1"] == "sealed counts"
+    stages = now["round"]["progress"]["stages"]
+    assert {"name": "sealed counts", "done": 4, "of": 5} in stages
 
 
 def test_an_interval_that_a_manifest_names_is_the_one_that_is_shown() -> None:
@@ -305,35 +280,28 @@ def test_an_interval_that_a_manifest_names_is_the_one_that_is_shown() -> None:
     evaluation: dict[str, Any] = {
         "order": ["code", "law"],
         "confusion": [[90, 10], [10, 90]],
+        "domains": {"code": 70.0, "law": 90.0},
+        "accuracy": 80.0,
     }
-    evaluation |= {"domains": {"code": 70.0, "law": 90.0}, "accuracy": 80.0}
-    plain = domain_accuracies({"evaluation": evaluation})
-    assert (
-        plain["code"]["share"] == 0.9
-        and plain["code"]["low"] > 0.8
-        and noisy_mean({"evaluation": evaluation}) is None
+    manifest = {"evaluation": evaluation}
+    plain = domain_accuracies(manifest)["code"]
+    assert plain["share"] == 0.9 and plain["low"] > 0.8
+    assert noisy_mean(manifest) is None
+    evaluation["intervals"] = {"code": [40.0, 100.0], "law": [80.0, 100.0]}
+    evaluation["interval"] = [60.0, 95.0]
+    shown = domain_accuracies(manifest)["code"], noisy_mean(manifest)
+    names = ("share", "low", "high", "texts")
+    assert shown == (
+        dict(zip(names, (0.7, 0.4, 1.0, 100), strict=True)),
+        dict(zip(names, (0.8, 0.6, 0.95, 200), strict=True)),
     )
-    evaluation |= {
-        "intervals": {"code": [40.0, 100.0], "law": [80.0, 100.0]},
-        "interval": [60.0, 95.0],
-    }
-    told = domain_accuracies({"evaluation": evaluation})
-    assert told["code"] == {"share": 0.7, "low": 0.4, "high": 1.0, "texts": 100}
-    assert noisy_mean({"evaluation": evaluation}) == {
-        "share": 0.8,
-        "low": 0.6,
-        "high": 0.95,
-        "texts": 200,
-    }
 
 
 def test_what_changed_between_two_releases_is_told(later: Parties) -> None:
     """Members, sums and domains; a release that is not there is an answer too."""
     let_join(later, ("law-3", "poetry"))
-    for name in MEMBERS:
-        later.ready(name)
-    wishes = RoundWishes(accept_worse=("law", "code", "medicine"))
-    run_round(later.federation, Direct(later), no_watch, wishes)
+    later.new_epochs(*MEMBERS)
+    round_of(later, accept_worse=DOMAINS)
     with asked(later) as http:
         changes = http.get("/v1/releases/1/2").json()
         assert changes["members"] == {
@@ -346,17 +314,12 @@ def test_what_changed_between_two_releases_is_told(later: Parties) -> None:
             "added": [],
             "lost": ["poetry"],
         }
-        rows = {each["domain"]: each for each in changes["accuracies"]}
-        assert (
-            rows["law"]["change"]
-            == rows["law"]["after"]["share"] - rows["law"]["before"]["share"]
-        )
-        assert rows["law"]["doubt"] > 0
+        [law] = [row for row in changes["accuracies"] if row["domain"] == "law"]
+        assert law["change"] == law["after"]["share"] - law["before"]["share"]
+        assert law["doubt"] > 0
         missing = http.get("/v1/releases/1/9")
-        assert (
-            missing.status_code == 404
-            and "no release 9" in missing.json()["error"]["message"]
-        )
+        assert missing.status_code == 404
+        assert "no release 9" in missing.json()["error"]["message"]
 
 
 def test_a_release_that_is_gone_or_altered_is_said_to_be(later: Parties) -> None:
@@ -374,33 +337,20 @@ def test_metrics_tell_what_alerts_need(later: Parties, tmp_path: Path) -> None:
     altered ledger.
     """
     with asked(later, set(MEMBERS)) as http:
-        made = later.federation.newest
-        assert made is not None
-        assert (
-            metric(http, "release_timestamp_seconds")
-            == datetime.fromisoformat(made.time).timestamp()
-        )
+        made = later.standing.releases[-1]
+        seconds = datetime.fromisoformat(made.time).timestamp()
+        assert metric(http, "release_timestamp_seconds") == seconds
         assert metric(http, "last_round_outcome", outcome="released") == 1
         for name in ("ledger_valid", "members_without_budget", "rolled_back"):
             assert metric(http, name) == float(name == "ledger_valid"), name
         last = later.entries("opened")[-1]["round"]
-        spent = {
-            "step": "announce",
-            "name": "law-1",
-            "code": "budget_spent",
-            "reason": "",
-        }
-        later.federation.ledger.note("refused", round=last, **spent)
-        later.federation.ledger.note(
-            "released", **replace(made, number=2, cause="rolled back to 0001").to_json()
-        )
-        assert (
-            metric(http, "members_without_budget"),
-            metric(http, "rolled_back"),
-        ) == (1, 1)
-        later.federation.ledger.note(
-            "opened", round="ab" * 16, number=2, terms={"mode": "masked"}
-        )
+        spent = {"name": "law-1", "code": "budget_spent", "reason": ""}
+        later.ledger.note("refused", round=last, step="announce", **spent)
+        again = replace(made, number=2, cause="rolled back to 0001")
+        later.ledger.note("released", **again.to_json())
+        for name in ("members_without_budget", "rolled_back"):
+            assert metric(http, name) == 1
+        later.ledger.note("opened", round="ab" * 16, number=2, terms={"mode": "masked"})
         assert metric(http, "last_round_outcome", outcome="cut off") == 1
         alter(
             later.folder,
@@ -415,7 +365,7 @@ def test_a_running_coordinator_tells_metrics_on_loopback(later: Parties) -> None
     view = FederationView(later.federation, lambda: frozenset(MEMBERS))
     serve_metrics(view, port)
     text = httpx.get(f"http://127.0.0.1:{port}/metrics").text
-    told = {
+    exported = {
         sample.name
         for family in text_string_to_metric_families(text)
         for sample in family.samples
@@ -429,14 +379,12 @@ def test_a_running_coordinator_tells_metrics_on_loopback(later: Parties) -> None
         for rule in group["rules"]
         for name in re.findall(r"ridgeway_\w+", rule["expr"])
     }
-    assert names - {"ridgeway_certificate_days_left"} <= told, (
+    assert names - {"ridgeway_certificate_days_left"} <= exported, (
         "a simulation has no certificates"
     )
     for rule in group["rules"]:
-        assert (
-            set(rule) - {"for"} == {"alert", "expr", "labels", "annotations"}
-            and rule["annotations"]["summary"]
-        )
+        assert set(rule) - {"for"} == {"alert", "expr", "labels", "annotations"}
+        assert rule["annotations"]["summary"]
         assert rule["labels"]["severity"] in ("critical", "warning", "info")
     with pytest.raises(InputError, match=f"port {port}"):
         serve_metrics(view, port)
@@ -456,13 +404,10 @@ def test_a_ledger_that_cannot_be_read_is_a_sentence_and_no_secret(
     with asked(later) as http:
         for address in ADDRESSES[:4]:
             answer = http.get(address)
-            assert (
-                answer.status_code == 503
-                and "entry 3" in answer.json()["error"]["message"]
-            )
-            assert (
-                str(later.folder) not in answer.text and "Traceback" not in answer.text
-            )
+            assert answer.status_code == 503
+            assert "entry 3" in answer.json()["error"]["message"]
+            for secret in (str(later.folder), "Traceback"):
+                assert secret not in answer.text
         assert http.get("/v1/ledger/verification").json()["valid"] is False
         assert (metric(http, "ledger_valid"), metric(http, "members")) == (0.0, None)
         assert http.get("/health").json() == {"status": "ok"}
@@ -470,7 +415,7 @@ def test_a_ledger_that_cannot_be_read_is_a_sentence_and_no_secret(
 
 def test_the_ledger_is_read_page_by_page(later: Parties) -> None:
     """The newest first, every entry once, the last page says that it is the last."""
-    ledger = later.federation.ledger
+    ledger = later.ledger
     for number in range(250):
         ledger.note("note", number=number)
     with asked(later) as http:
@@ -490,22 +435,18 @@ def test_certificates_that_end_are_spoken_of(later: Parties) -> None:
     link = later.folder / "coordinator/link"
     create_authority(link, ["127.0.0.1"])
     soon, over = (
-        (lambda: system_clock() + timedelta(days=700)),
-        (lambda: system_clock() + timedelta(days=800)),
+        lambda days=days: system_clock() + timedelta(days=days) for days in (700, 800)
     )
     assert "renew" not in words_of(standing(later, set(MEMBERS)))
     now = standing(later, set(MEMBERS), clock=soon)
-    assert "the certificate of the server expires in" in words_of(now) and not any(
-        e["stops"] for e in now["obstacles"]
-    )
+    assert "the certificate of the server expires in" in words_of(now)
+    assert not any(problem["stops"] for problem in now["obstacles"])
     ended = standing(later, set(MEMBERS), clock=over)
-    assert [problem["stops"] for problem in ended["obstacles"]] == [True] and str(
-        later.folder
-    ) not in words_of(ended)
+    assert [problem["stops"] for problem in ended["obstacles"]] == [True]
+    assert str(later.folder) not in words_of(ended)
     with asked(later, clock=soon) as http:
-        assert metric(
-            http, "certificate_days_left", certificate="server"
-        ) == pytest.approx(30, abs=1)
+        days = metric(http, "certificate_days_left", certificate="server")
+    assert days == pytest.approx(30, abs=1)
 
 
 def test_nothing_is_written(later: Parties) -> None:
@@ -515,11 +456,8 @@ def test_nothing_is_written(later: Parties) -> None:
         for address in (*ADDRESSES, "/v1/releases/1/1", "/", "/health"):
             assert http.get(address).status_code == 200, address
         for address in ADDRESSES:
-            assert (
-                http.post(address).status_code
-                == http.delete(address).status_code
-                == 405
-            )
+            for method in ("POST", "DELETE"):
+                assert http.request(method, address).status_code == 405
     assert file_hashes(later.folder / "coordinator") == before
 
 
@@ -527,11 +465,10 @@ def test_keys_and_hosts_guard_the_page_as_they_guard_serving(
     later: Parties, tmp_path: Path
 ) -> None:
     """As `serve` does: the same rules, by the same guard."""
-    key, _ = add_key(tmp_path / "keys.toml", "operator")
-    with asked(
-        later,
-        rules=make_rules("127.0.0.1", tmp_path / "keys.toml", hosts=["testserver"]),
-    ) as http:
+    keys = tmp_path / "keys.toml"
+    key, _ = add_key(keys, "operator")
+    rules = make_rules("127.0.0.1", keys, hosts=["testserver"])
+    with asked(later, rules=rules) as http:
         must_guard(http, key, (*ADDRESSES, "/v1/releases/1/1"))
 
 
@@ -540,7 +477,7 @@ def test_options_that_would_not_be_safe_are_refused(
     later: Parties, options: tuple[str, ...], words: str
 ) -> None:
     """One sentence and exit code 2, before anything listens."""
-    assert words in page_refusal(later.folder / "coordinator", *options)
+    assert words in page_refusal(later.federation.folder, *options)
 
 
 def test_a_folder_that_is_none_and_a_port_in_use_are_one_sentence_each(
@@ -550,5 +487,6 @@ def test_a_folder_that_is_none_and_a_port_in_use_are_one_sentence_each(
     assert "is not a coordinator's folder" in page_refusal(tmp_path / "nothing")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        refused = page_refusal(later.folder / "coordinator", "--port", str(port))
+        folder = later.federation.folder
+        refused = page_refusal(folder, "--port", str(port))
     assert f"port {port} is in use on 127.0.0.1" in refused

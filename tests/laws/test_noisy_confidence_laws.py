@@ -7,7 +7,6 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,7 +19,15 @@ from ridgeway.coordinator.solving.calibration import (
     private_temperature,
     rightly_chosen,
 )
-from tests.laws.test_noisy_solve_laws import ENCODER, MODES, modes, seeds, summed
+from tests.laws.test_noisy_solve_laws import (
+    ENCODER,
+    columns_of,
+    drawn,
+    modes,
+    products_of,
+    seeds,
+    summed,
+)
 from tests.laws.test_noisy_solve_laws import prior as prior
 from tests.support.seeds import few_examples
 
@@ -39,19 +46,13 @@ def temperature(
     rng = np.random.default_rng(seed)
     sigma = round(noise * math.sqrt(moved_square(mode)))
     parts = summed(mode, prior, count)
-    drawn = [
-        np.rint(rng.normal(0, sigma, each.column.shape)).astype(np.int64)
-        for each in parts
-    ]
-    sums = np.stack(
-        [each.column + more for each, more in zip(parts, drawn, strict=True)], axis=1
-    )
+    noise_of = [drawn(rng, sigma, part.column.shape) for part in parts]
+    sums = columns_of(parts) + np.stack(noise_of, axis=1)
     known = sums[:-1], sums[-1], float(sigma) ** 2
     if mode == "columns":
         weights = solve_columns(*known, prior, ENCODER.scale)
     else:
-        products = parts[0].products + parts[1].products + parts[2].products
-        weights = solve_full(products, *known, prior, ENCODER.scale, 1.0)
+        weights = solve_full(products_of(parts), *known, prior, ENCODER.scale, 1.0)
     return private_temperature(mode, *known, weights, prior, ENCODER.scale, accuracy)
 
 
@@ -61,9 +62,9 @@ def test_an_advantage_follows_from_the_accuracy_that_it_gives(
 ) -> None:
     """Where accuracy still tells one advantage from another."""
     accuracy = rightly_chosen(advantage, domains)
-    found = advantage_for(accuracy, domains)
-    assert abs(rightly_chosen(found, domains) - accuracy) < 1e-3
-    assert accuracy > 0.999 or abs(found - advantage) < 2e-3
+    inverse = advantage_for(accuracy, domains)
+    assert abs(rightly_chosen(inverse, domains) - accuracy) < 1e-3
+    assert accuracy > 0.999 or abs(inverse - advantage) < 2e-3
 
 
 def test_an_accuracy_that_no_advantage_gives_has_the_nearest() -> None:
@@ -85,25 +86,24 @@ def test_whatever_noise_says_there_is_a_temperature(
     width: float,
 ) -> None:
     """It is positive and finite, which is all that a router asks of it."""
-    found = temperature(
-        mode, prior, noise, (low, min(100.0, low + width)), seed, count=5
-    )
-    assert 0 < found < math.inf
+    ends = low, min(100.0, low + width)
+    assert 0 < temperature(mode, prior, noise, ends, seed, count=5) < math.inf
 
 
-@pytest.mark.parametrize("mode", MODES)
+@modes
 def test_who_is_right_more_often_is_surer(
     mode: PrivacyMode, prior: PublicPrior
 ) -> None:
     """The same weights have a lower temperature where held-out documents say that they do well."""
-    found = [
+    falling = [
         temperature(mode, prior, 1.0, (middle - 1, middle + 1))
         for middle in (50.0, 70.0, 90.0, 97.0)
     ]
-    assert found == sorted(found, reverse=True) and found[0] > 1.5 * found[-1]
+    assert falling == sorted(falling, reverse=True)
+    assert falling[0] > 1.5 * falling[-1]
 
 
-@pytest.mark.parametrize("mode", MODES)
+@modes
 def test_an_accuracy_that_is_not_known_counts_for_little(
     mode: PrivacyMode, prior: PublicPrior
 ) -> None:

@@ -46,13 +46,27 @@ def prior() -> PublicPrior:
 
 
 def summed(mode: PrivacyMode, prior: PublicPrior, count: int) -> list[DocumentSums]:
-    encoded = [
+    encoded = (
         ENCODER.tokenizer.encode_many(texts(domain, count)) for domain in range(3)
-    ]
+    )
     return [
-        bounded_sums(mode, document_vectors(prior, *each, ENCODER.table))
-        for each in encoded
+        bounded_sums(mode, document_vectors(prior, *tokens, ENCODER.table))
+        for tokens in encoded
     ]
+
+
+def columns_of(parts: list[DocumentSums]) -> Integers:
+    return np.stack([part.column for part in parts], axis=1)
+
+
+def products_of(parts: list[DocumentSums]) -> Integers:
+    return reduce(add, (part.products for part in parts))
+
+
+def drawn(rng: np.random.Generator, sigma: float, shape: tuple[int, ...]) -> Integers:
+    """Normal noise, rounded."""
+    noise: Integers = np.rint(rng.normal(0, sigma, shape)).astype(np.int64)
+    return noise
 
 
 def solved(
@@ -64,26 +78,16 @@ def solved(
 ) -> Matrix:
     """The router of these domains' sums; noise: σ relative to what a document can move."""
     rng, sigma = np.random.default_rng(seed), round(noise * moved_square(mode) ** 0.5)
-    noisy = [
-        each.column + np.rint(rng.normal(0, sigma, each.column.shape)).astype(np.int64)
-        for each in parts
-    ]
-    columns: Integers = np.stack(noisy, axis=1)
+    columns = columns_of(parts)
+    columns += np.stack(
+        [drawn(rng, sigma, part.column.shape) for part in parts], axis=1
+    )
+    known = columns[:-1], columns[-1], sigma**2, prior, ENCODER.scale
     if mode == "columns":
-        return solve_columns(columns[:-1], columns[-1], sigma**2, prior, ENCODER.scale)
-    products = reduce(add, (each.products for each in parts))
-    drawn = np.triu(
-        np.rint(rng.normal(0, sigma / 2**0.5, products.shape)).astype(np.int64), 1
-    )
-    return solve_full(
-        products + drawn + drawn.T,
-        columns[:-1],
-        columns[-1],
-        sigma**2,
-        prior,
-        ENCODER.scale,
-        1.0,
-    )
+        return solve_columns(*known)
+    products = products_of(parts)
+    upper = np.triu(drawn(rng, sigma / 2**0.5, products.shape), 1)
+    return solve_full(products + upper + upper.T, *known, 1.0)
 
 
 def scores(weights: Matrix, given_texts: list[str]) -> Matrix:
@@ -102,9 +106,8 @@ def test_the_router_finds_the_domains_again(
     """With little noise for many documents nine texts in ten go where they belong."""
     weights = solved(mode, summed(mode, prior, 400), 3.0, prior)
     for domain in range(3):
-        assert (
-            scores(weights, texts(domain, 100, seed=1)).argmax(axis=1) == domain
-        ).mean() > 0.9
+        chosen = scores(weights, texts(domain, 100, seed=1)).argmax(axis=1)
+        assert (chosen == domain).mean() > 0.9
 
 
 @modes
@@ -116,13 +119,10 @@ def test_halfway_between_all_domains_none_is_ahead(
     """
     parts = summed(mode, prior, 50)
     weights = solved(mode, parts, 0, prior)
-    columns = np.stack([each.column for each in parts], axis=1)
-    centre = noisy_solve.noisy_means(mode, columns[:-1], columns[-1], 0.0).means.mean(
-        axis=0
-    )
-    whitening = prior.tokens.scaled
-    middle = prior.tokens.centre
-    embedding = middle + np.linalg.solve(whitening, noisy_solve.TYPICAL_LENGTH * centre)
+    columns = columns_of(parts)
+    means = noisy_solve.noisy_means(mode, columns[:-1], columns[-1], 0.0).means
+    centre = noisy_solve.TYPICAL_LENGTH * means.mean(axis=0)
+    embedding = prior.tokens.centre + np.linalg.solve(prior.tokens.scaled, centre)
     assert np.allclose(embedding * ENCODER.scale @ weights[:-1] + weights[-1], 1 / 3)
 
 
@@ -145,8 +145,8 @@ def test_noise_alone_puts_no_domain_ahead(
     made up.
     """
     weights = solved(mode, summed(mode, prior, 5), 1e6, prior)
-    found = scores(weights, texts(0, 50))
-    assert np.ptp(found, axis=1).max() <= 0.2 * np.abs(found).max()
+    given = scores(weights, texts(0, 50))
+    assert np.ptp(given, axis=1).max() <= 0.2 * np.abs(given).max()
 
 
 @modes
@@ -155,10 +155,8 @@ def test_a_corpus_twice_gives_the_same_router(
 ) -> None:
     """Domains weigh alike, however large they are."""
     parts = summed(mode, prior, 30)
-    assert np.allclose(
-        solved(mode, [each + each for each in parts], 0, prior),
-        solved(mode, parts, 0, prior),
-    )
+    twice = solved(mode, [part + part for part in parts], 0, prior)
+    assert np.allclose(twice, solved(mode, parts, 0, prior))
 
 
 @modes
@@ -176,17 +174,14 @@ def test_full_sums_learn_how_documents_vary(prior: PublicPrior) -> None:
     definite.
     """
     parts = summed("full", prior, 200)
-    columns = np.stack([each.column for each in parts], axis=1)
-    found = noisy_solve.noisy_means("full", columns[:-1], columns[-1], 0.0)
-    products = reduce(add, (each.products for each in parts)) / VECTOR_LENGTH**2
-    within = noisy_solve._within(products, found, 0.0)
-    expected = products / 600 - sum(np.outer(each, each) for each in found.means) / 3
+    columns = columns_of(parts)
+    estimated = noisy_solve.noisy_means("full", columns[:-1], columns[-1], 0.0)
+    products = products_of(parts) / VECTOR_LENGTH**2
+    within = noisy_solve._within(products, estimated, 0.0)
+    expected = products / 600 - estimated.means.T @ estimated.means / 3
     values = np.linalg.eigvalsh(expected)
-    assert np.allclose(within, within.T) and np.linalg.eigvalsh(within)[0] > 0
-    assert values[0] < noisy_solve.LEAST_EIGENVALUE * values.mean() or np.allclose(
-        within, expected, atol=1e-6
-    )
-    assert np.allclose(
-        np.linalg.eigvalsh(within),
-        np.maximum(values, noisy_solve.LEAST_EIGENVALUE * values.mean()),
-    )
+    least = noisy_solve.LEAST_EIGENVALUE * values.mean()
+    ours = np.linalg.eigvalsh(within)
+    assert np.allclose(within, within.T) and ours[0] > 0
+    assert values[0] < least or np.allclose(within, expected, atol=1e-6)
+    assert np.allclose(ours, np.maximum(values, least))

@@ -55,6 +55,11 @@ def random_total(
     return statistics_of(samples, labels, domains)
 
 
+def weights_of(total: Statistics, ridge: float = DEFAULT.ridge.value) -> _Matrix:
+    """The solution under a relative λ."""
+    return solve(total, SCALE, Ridge(ridge)).weights
+
+
 def scaled_system(total: Statistics, scale: float) -> tuple[_Matrix, _Matrix]:
     """A and B in the embedding's own units."""
     units = np.array([scale] * (total.shape[0] - 1) + [1.0])
@@ -119,13 +124,9 @@ def test_a_column_does_not_depend_on_the_others(
     total = random_total(seed, domains=domains)
     gone = data.draw(st.integers(0, domains - 1))
     kept = Statistics(total.gram, np.delete(total.cross, gone, axis=1))
-    weights = np.delete(solve(total, SCALE, Ridge()).weights, gone, axis=1)
-    assert np.allclose(
-        solve(kept, SCALE, Ridge()).weights,
-        weights,
-        rtol=0,
-        atol=1e-12 * np.abs(weights).max(),
-    )
+    weights = np.delete(weights_of(total), gone, axis=1)
+    slack = 1e-12 * np.abs(weights).max()
+    assert np.allclose(weights_of(kept), weights, rtol=0, atol=slack)
 
 
 @few_examples
@@ -137,10 +138,8 @@ def test_what_other_columns_hold_changes_no_bit(seed: int, other: int) -> None:
     total = random_total(seed, features=60)
     cross = total.cross.copy()
     cross[:, 1:] = other
-    assert np.array_equal(
-        solve(Statistics(total.gram, cross), SCALE, Ridge()).weights[:, 0],
-        solve(total, SCALE, Ridge()).weights[:, 0],
-    )
+    changed = weights_of(Statistics(total.gram, cross))
+    assert np.array_equal(changed[:, 0], weights_of(total)[:, 0])
 
 
 @pytest.mark.parametrize("width", [6, 30, 130, 300])
@@ -148,21 +147,15 @@ def test_the_number_of_threads_changes_no_bit(width: int) -> None:
     """One thread or two: the same weights, and the same temperatures to try. (Bare LAPACK gives
     other bits.)
     """
-    encoder, total = (
-        tiny_encoder(width=width),
-        random_total(5, features=width + 1, domains=40, count=500),
-    )
-    found = []
+    scale = tiny_encoder(width=width).scale
+    total = random_total(5, features=width + 1, domains=40, count=500)
+    results = []
     for threads in (1, 2):
         with threadpool_limits(threads):
-            weights = solve(total, encoder.scale, Ridge()).weights
-            found.append(
-                (
-                    weights.tobytes(),
-                    temperatures(total, weights, encoder.scale, Selector("average")),
-                )
-            )
-    assert found[0] == found[1]
+            weights = solve(total, scale, Ridge()).weights
+            tried = temperatures(total, weights, scale, Selector("average"))
+            results.append((weights.tobytes(), tried))
+    assert results[0] == results[1]
 
 
 @given(seed=st.integers(0, 1 << 32), doublings=st.integers(1, 8))
@@ -172,15 +165,12 @@ def test_a_relative_ridge_does_not_see_the_size_of_the_sums(
 ) -> None:
     """Twice or three times the text of the same kind is the same router: λ grows with it."""
     total = random_total(seed)
-    weights = solve(total, SCALE, Ridge(0.1)).weights
+    once = solve(total, SCALE, Ridge(0.1))
     for times in (4**doublings, 3):
-        more = solve(
-            Statistics(total.gram * times, total.cross * times), SCALE, Ridge(0.1)
-        )
-        assert np.allclose(more.weights, weights, rtol=1e-10, atol=1e-13)
-        assert more.ridge == pytest.approx(
-            times * solve(total, SCALE, Ridge(0.1)).ridge
-        )
+        larger = Statistics(total.gram * times, total.cross * times)
+        more = solve(larger, SCALE, Ridge(0.1))
+        assert np.allclose(more.weights, once.weights, rtol=1e-10, atol=1e-13)
+        assert more.ridge == pytest.approx(times * once.ridge)
 
 
 def test_an_absolute_ridge_is_added_as_it_is() -> None:
@@ -194,9 +184,8 @@ def test_normalised_columns_have_length_one_without_their_constant_part(
     seed: int,
 ) -> None:
     """Each column is divided by the norm of its embedding part, constant part and all."""
-    total = random_total(seed)
-    plain = solve(total, SCALE, Ridge()).weights
-    normalised = normalised_columns(solve(total, SCALE, Ridge()).weights)
+    plain = weights_of(random_total(seed))
+    normalised = normalised_columns(plain.copy())
     assert np.linalg.norm(normalised[:-1], axis=0) == pytest.approx(1.0)
     ratios = normalised / plain
     assert np.allclose(ratios, ratios[0], rtol=1e-12)
@@ -208,7 +197,7 @@ def test_a_column_without_signal_cannot_be_normalised() -> None:
     total = random_total(1)
     total.cross[:, 1] = 0
     with pytest.raises(UnsolvableTotal, match="all zero"):
-        normalised_columns(solve(total, SCALE, Ridge()).weights)
+        normalised_columns(weights_of(total))
 
 
 def test_a_total_that_is_not_positive_definite_is_refused() -> None:
@@ -230,10 +219,7 @@ def test_a_removed_domain_leaves_the_router_that_never_had_it() -> None:
         for seed in range(3)
     )
     kept = (one + two + three) - two
-    assert (
-        solve(kept, SCALE, Ridge()).weights.tobytes()
-        == solve(one + three, SCALE, Ridge()).weights.tobytes()
-    )
+    assert weights_of(kept).tobytes() == weights_of(one + three).tobytes()
 
 
 # Releases
@@ -290,11 +276,8 @@ def test_dividing_a_domain_over_files_leaves_the_router_unchanged(
     cuts = [samples[:1], samples[1:120], samples[120:]]
     other = prepared("code", ENCODER, 2)
     whole = published([_law(samples), other], tmp_path / "whole", preset)
-    divided = published(
-        [_law(cuts[2]), other, _law(cuts[0]), _law(cuts[1])],
-        tmp_path / "divided",
-        preset,
-    )
+    parts = [_law(cuts[2]), other, _law(cuts[0]), _law(cuts[1])]
+    divided = published(parts, tmp_path / "divided", preset)
     files, others = contents(tmp_path / "whole"), contents(tmp_path / "divided")
     assert files["router.safetensors"] == others["router.safetensors"]
     assert whole.solution.weights.tobytes() == divided.solution.weights.tobytes()
@@ -324,15 +307,12 @@ def test_a_total_is_the_sum_of_its_placed_domains(weighting: Weighting) -> None:
     parts = three_parts()
     total = add_up(parts, weighting)
     assert total.domains == ("code", "law", "medicine")
-    expected = None
-    for place, name in enumerate(total.domains):
-        own = next(part.statistics for part in parts if part.domain == name)
-        placed = (own.weighted(EQUAL_MASS) if weighting == "equal" else own).placed(
-            place, 3
-        )
-        expected = placed if expected is None else expected + placed
-    assert expected is not None
-    assert total.statistics.equals(expected)
+    placed = []
+    for part in parts:
+        sums = part.statistics
+        weighted = sums.weighted(EQUAL_MASS) if weighting == "equal" else sums
+        placed.append(weighted.placed(total.domains.index(part.domain), 3))
+    assert total.statistics.equals(placed[0] + placed[1] + placed[2])
 
 
 def test_a_release_holds_the_weights_that_were_solved(tmp_path: Path) -> None:

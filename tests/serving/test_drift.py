@@ -12,7 +12,7 @@ from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.settings import DEFAULT
 from ridgeway.common.routing.decision import _OUT_OF_SCOPE, Decision
 from ridgeway.common.text.table_encoder import TableEncoder
-from ridgeway.coordinator.solving.publish import RouterChoices, publish
+from ridgeway.coordinator.solving.publish import RouterChoices, draft, sign
 from ridgeway.serving import current_release as drift_module
 from ridgeway.serving.app import create_app
 from ridgeway.serving.current_release import (
@@ -34,7 +34,7 @@ PROMPT = "a prompt of some tokens"
 @pytest.fixture
 def folder(tmp_path: Path, encoder: TableEncoder) -> Path:
     parts = [prepared("code", encoder, 1), prepared("law", encoder, 2)]
-    publish(parts, encoder, CHOICES, fixed_identity(), tmp_path / "release")
+    sign(draft(parts, encoder, CHOICES), fixed_identity(), tmp_path / "release")
     return tmp_path / "release"
 
 

@@ -29,7 +29,7 @@ from ridgeway.common.routing.sentence_table import NOISY_MARGIN
 from ridgeway.common.text.encoder_files import save_encoder
 from ridgeway.coordinator.round.federation import Federation, PrivacySettings
 from ridgeway.coordinator.round.progress import no_watch
-from ridgeway.coordinator.solving.publish import RouterChoices, publish
+from ridgeway.coordinator.solving.publish import RouterChoices, draft, sign
 from ridgeway.simulations.corpora import Corpus
 from ridgeway.simulations.engines import (
     STAGES,
@@ -167,9 +167,8 @@ def test_federated_equals_centralised(
     ]
     files = [holder.epochs.statistics(epoch) for holder, epoch in opened]
     for name, parts in (("pooled", pooled), ("added", files)):
-        publish(
-            parts, federation.encoder, choices, federation.identity, tmp_path / name
-        )
+        made = draft(parts, federation.encoder, choices)
+        sign(made, federation.identity, tmp_path / name)
         routers.add((tmp_path / name / ROUTER).read_bytes())
     assert len(routers) == 1
 

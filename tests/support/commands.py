@@ -27,7 +27,7 @@ from ridgeway.common.base.identity import create_identity
 from ridgeway.common.base.settings import DEFAULT
 from ridgeway.common.statistics import save_prepared
 from ridgeway.common.text.encoder_files import save_encoder
-from ridgeway.coordinator.solving.publish import RouterChoices, publish
+from ridgeway.coordinator.solving.publish import RouterChoices, draft, sign
 from tests.support.corpora_on_disk import (
     ALPHABETS,
     job,
@@ -186,7 +186,8 @@ def workshop(folder: Path) -> Workshop:
         parts.append(replace(summed, domain=domain))
         save_prepared(parts[-1], folder / f"{domain}.stats")
     choices = RouterChoices.of_preset(DEFAULT)
-    publish(parts, encoder, choices, create_identity(made.key), folder / "release")
+    key = create_identity(made.key)
+    sign(draft(parts, encoder, choices), key, folder / "release")
     return made
 
 

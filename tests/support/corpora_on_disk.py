@@ -19,7 +19,7 @@ from ridgeway.common.routing.router import Router
 from ridgeway.common.statistics import Integers, to_bytes
 from ridgeway.common.text.table_encoder import TableEncoder
 from ridgeway.common.text.tokenizer import Ids, Tokenizer
-from ridgeway.coordinator.solving.publish import RouterChoices, publish
+from ridgeway.coordinator.solving.publish import RouterChoices, draft, sign
 from tests.support.tiny import tiny_encoder
 
 ALPHABETS = {"code": "0123456789., ", "law": "abcdefgh \n", "medicine": "nopqrstuv ,"}
@@ -172,6 +172,7 @@ def measured(
         )
         parts.append(prepare(whole, encoder, work / "cache").prepared)
     choices = RouterChoices.of_preset(chosen)
-    publish(parts, encoder, choices, create_identity(work / "key"), work / "release")
+    key = create_identity(work / "key")
+    sign(draft(parts, encoder, choices), key, work / "release")
     router = Router.load(work / "release")
     return evaluate(router, labelled_texts(folder, router.domains, ("text",)))

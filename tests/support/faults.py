@@ -20,7 +20,6 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cache, lru_cache
 from itertools import combinations, islice
-from pathlib import Path
 from pkgutil import resolve_name
 from types import SimpleNamespace
 from typing import Any
@@ -374,11 +373,10 @@ class Network:
 
     def _damaged(self, packet: Packet) -> Packet:
         if packet.blobs and self.dice.random() < 0.5:
-            place = self.dice.randrange(len(packet.blobs))
-            blob = self._flipped(bytes(packet.blobs[place]))
-            return replace(
-                packet, blobs=(*packet.blobs[:place], blob, *packet.blobs[place + 1 :])
-            )
+            blobs = list(packet.blobs)
+            index = self.dice.randrange(len(blobs))
+            blobs[index] = self._flipped(bytes(blobs[index]))
+            return replace(packet, blobs=tuple(blobs))
         if self.dice.random() < 0.3:
             return replace(packet, signature=packet.signature[::-1])
         return replace(packet, header=self._flipped(packet.header))
@@ -386,12 +384,9 @@ class Network:
     def _flipped(self, content: bytes) -> bytes:
         if not content or self.dice.random() < 0.2:
             return content[: len(content) // 2]
-        place = self.dice.randrange(len(content))
-        return (
-            content[:place]
-            + bytes([content[place] ^ (1 << self.dice.randrange(8))])
-            + content[place + 1 :]
-        )
+        changed = bytearray(content)
+        changed[self.dice.randrange(len(content))] ^= 1 << self.dice.randrange(8)
+        return bytes(changed)
 
     def _happens(self, part: float = 1.0) -> bool:
         return self.dice.random() < self.chance * part
@@ -471,9 +466,8 @@ class Oracle:
             for name in standing.contributions.keys() - made_of
         }
         for name, domain in unused.items():
-            alone = (
-                list(unused.values()).count(domain) == 1
-            )  # of several that fit in turns, none need be taken
+            # of several that fit in turns, none need be taken
+            alone = list(unused.values()).count(domain) == 1
             lost = alone and self._fits(standing, {*made_of, name})
             assert not lost, f"{name} was lost from release {published.number}"
 
@@ -483,11 +477,8 @@ class Oracle:
         folder = federation.release_folder(published.number)
         manifest = load_release(folder).manifest
         content = (folder / ROUTER).read_bytes()
-        masses = dict.fromkeys(published.domains, EQUAL_MASS)
-        assert (manifest["masses"], manifest["domains"]) == (
-            masses,
-            list(published.domains),
-        )
+        assert manifest["masses"] == dict.fromkeys(published.domains, EQUAL_MASS)
+        assert manifest["domains"] == list(published.domains)
         size, ridge = manifest["cohort"]["holders"], manifest["ridge"]["value"]
         possible = [
             set(names)
@@ -571,7 +562,7 @@ def shares_of(standing: Standing, names: set[str]) -> dict[str, int]:
 
 
 def router_bytes(
-    own: Mapping[str, Statistics],
+    sums: Mapping[str, Statistics],
     standing: Standing,
     encoder: TableEncoder,
     ridge: float,
@@ -579,9 +570,9 @@ def router_bytes(
     """router.safetensors of these holders' raw sums, each under its share of a cohort of just
     them.
     """
-    shares = shares_of(standing, set(own))
+    shares = shares_of(standing, set(sums))
     return router_of(
-        [(standing.roster[name].domain, shares[name], own[name]) for name in own],
+        [(standing.roster[name].domain, shares[name], sums[name]) for name in sums],
         encoder,
         ridge,
     )
@@ -595,10 +586,8 @@ def router_of(
     """
     domains = sorted({domain for domain, _, _ in parts})
     features = encoder.width + 1
-    gram, cross = (
-        np.zeros((features, features), np.int64),
-        np.zeros((features, len(domains)), np.int64),
-    )
+    gram = np.zeros((features, features), np.int64)
+    cross = np.zeros((features, len(domains)), np.int64)
     for domain, share, statistics in parts:
         weighted = statistics.weighted(share)
         gram += weighted.gram
@@ -618,31 +607,20 @@ def check_folders(federation: Federation) -> None:
     """What can be seen among the releases is whole, and `latest` names one that the ledger
     knows.
     """
-    known = {
-        f"{release.number:04}" for release in federation.ledger.standing().releases
-    }
-    seen = {
-        path.name
-        for path in (federation.folder / "releases").iterdir()
-        if not path.name.startswith(".")
-    }
+    releases = federation.folder / "releases"
+    known = {f"{release.number:04}" for release in federation.standing.releases}
+    seen = {path.name for path in releases.iterdir() if not path.name.startswith(".")}
     assert known <= seen
     for name in seen - {_LATEST}:
-        load_release(
-            federation.folder / "releases" / name, key=federation.identity.public
-        )
+        load_release(releases / name, key=federation.identity.public)
     if _LATEST in seen:
-        assert (federation.folder / "releases" / _LATEST).readlink() in {
-            Path(name) for name in known
-        }
+        assert str((releases / _LATEST).readlink()) in known
 
 
 def check_received(holder: Holder, federation: Federation) -> None:
     """A holder has only what the ledger calls a release, every byte of it."""
-    known = {
-        release.number: release.release
-        for release in federation.ledger.standing().releases
-    }
+    releases = federation.standing.releases
+    known = {release.number: release.release for release in releases}
     for entry in holder.releases():
         number = entry.facts["number"]
         assert known.get(number) == entry.facts["release"]

@@ -56,9 +56,7 @@ def _steps_of_a_round(parties: Parties, names: Sequence[str]) -> list[int]:
     steps = Looking(parties)
     with pytest.MonkeyPatch.context() as patch:
         let_steps_be_seen(patch, steps)
-        run_round(
-            parties.federation_at(steps.clock), _calm(parties, names, steps), steps
-        )
+        _play(parties, names, steps)
     return steps.new
 
 
@@ -77,13 +75,12 @@ def _kill_at(parties: Parties, names: Sequence[str], last: int) -> None:
 def _calm(parties: Parties, names: Sequence[str], steps: Steps) -> Network:
     """A network without faults, in which nothing is asked for that the ledger has."""
     holders = [parties.holder(name) for name in names]
-    return Network(
-        holders,
-        lambda: parties.federation.ledger.standing(),
-        random.Random(0),
-        steps,
-        0.0,
-    )
+    return Network(holders, lambda: parties.standing, random.Random(0), steps, 0.0)
+
+
+def _play(parties: Parties, names: Sequence[str], steps: Steps) -> None:
+    federation = parties.federation_at(steps.clock)
+    run_round(federation, _calm(parties, names, steps), steps)
 
 
 def _live_until(parties: Parties, names: Sequence[str], last: int) -> NoReturn:
@@ -92,9 +89,7 @@ def _live_until(parties: Parties, names: Sequence[str], last: int) -> NoReturn:
         steps = Steps(lambda: os._exit(DIED))
         steps.allow(last)
         let_steps_be_seen(pytest.MonkeyPatch(), steps)
-        run_round(
-            parties.federation_at(steps.clock), _calm(parties, names, steps), steps
-        )
+        _play(parties, names, steps)
         os._exit(0)
     except BaseException:
         traceback.print_exc()

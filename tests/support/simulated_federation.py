@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,6 +23,7 @@ from ridgeway.common.privacy.public_prior import make_prior, prior_bytes, write_
 from ridgeway.common.protocol.invitation import Card, RosterMember, read_signed_json
 from ridgeway.common.protocol.messages import Message
 from ridgeway.common.protocol.packet import Packet, open_packet
+from ridgeway.common.routing.release import ROUTER
 from ridgeway.common.text.encoder_files import save_encoder
 from ridgeway.common.text.table_encoder import TableEncoder
 from ridgeway.coordinator.deploy.coordinator_folder import create_federation
@@ -31,7 +33,12 @@ from ridgeway.coordinator.round.federation import (
     FederationSettings,
     RoundSettings,
 )
-from ridgeway.coordinator.round.ledger import Admitted, LedgerRelease, Standing
+from ridgeway.coordinator.round.ledger import (
+    Admitted,
+    Ledger,
+    LedgerRelease,
+    Standing,
+)
 from ridgeway.coordinator.round.progress import Event, Watch
 from ridgeway.coordinator.round.round import check_round, run_round
 from tests.support.corpora_on_disk import ALPHABETS, sentences, write_jsonl
@@ -39,7 +46,8 @@ from tests.support.rosters import pin
 from tests.support.tiny import tiny_encoder
 
 NO_BUNDLE = "0" * 64
-ONE_EACH = {"code": "code", "law": "law", "medicine": "medicine"}
+DOMAINS = ("code", "law", "medicine")
+ONE_EACH = {name: name for name in DOMAINS}
 """A holder of each of three domains, by its name."""
 Kind = TypeVar("Kind")
 
@@ -78,8 +86,16 @@ class Parties:
         """What the coordinator's ledger says now."""
         return self.federation.standing
 
+    @property
+    def ledger(self) -> Ledger:
+        return self.federation.ledger
+
     def release_folder(self, number: int) -> Path:
         return self.federation.release_folder(number)
+
+    def router(self, number: int) -> bytes:
+        """The file of a release's router."""
+        return (self.release_folder(number) / ROUTER).read_bytes()
 
     def sums_files(self) -> set[str]:
         """The names of the files of sums that the coordinator keeps: their digests."""
@@ -132,7 +148,14 @@ class Parties:
 
     def entries(self, kind: str) -> list[Mapping[str, Any]]:
         """The facts of the ledger's entries of a kind."""
-        return [entry.facts for entry in self.federation.ledger.journal.entries(kind)]
+        return [entry.facts for entry in self.ledger.journal.entries(kind)]
+
+    def refusals(self) -> list[tuple[str | None, str, str]]:
+        """Who was refused, at which step, by which code."""
+        return [
+            (entry["name"], entry["step"], entry["code"])
+            for entry in self.entries("refused")
+        ]
 
     def rewrite(self, name: str, old: str, new: str) -> None:
         """Change a holder's settings, as its owner would with an editor."""
@@ -151,9 +174,7 @@ class Parties:
         self.ready(name)
 
     def admit(self, name: str) -> Admitted:
-        return self.federation.ledger.admit(
-            name, read_signed_json(self.homes[name] / CARD, Card)
-        )
+        return self.ledger.admit(name, read_signed_json(self.homes[name] / CARD, Card))
 
     def pin_all(self) -> None:
         """Let every holder pin every other, as if they had handed each other their cards."""
@@ -184,6 +205,16 @@ class Parties:
                 name, f'"{self.folder / "spending"}/', f'"{folder / "spending"}/'
             )
         return moved
+
+
+@contextmanager
+def older_copy(folder: Path) -> Iterator[None]:
+    """Let a folder forget afterwards what happens meanwhile."""
+    kept = folder.with_name(f"{folder.name}.older")
+    shutil.copytree(folder, kept, symlinks=True)
+    yield
+    shutil.rmtree(folder)
+    kept.rename(folder)
 
 
 def found(
@@ -261,6 +292,15 @@ class Direct:
     def messages(self) -> list[tuple[str, Message]]:
         """The replies, opened."""
         return [(name, open_packet(reply).message) for name, reply in self.replies]
+
+    def senders(self, kind: type[Message], lot: str | None = None) -> list[str]:
+        """Who has answered with a message of this kind."""
+        return [
+            name
+            for name, message in self.messages
+            if isinstance(message, kind)
+            and lot in (None, getattr(message, "lot", None))
+        ]
 
     @property
     def reply_kinds(self) -> set[str]:

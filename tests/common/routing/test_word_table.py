@@ -39,7 +39,7 @@ from ridgeway.common.routing.word_table import WordTable, compile_words, most_gr
 from ridgeway.common.text import table_encoder
 from ridgeway.common.text.table_encoder import TableEncoder, with_words
 from ridgeway.common.text.word_sketch import Spelling, WordSketch
-from ridgeway.coordinator.solving.publish import RouterChoices, publish
+from ridgeway.coordinator.solving.publish import RouterChoices, draft, sign
 from tests.common.text.test_word_sketch import counted_by_hand
 from tests.support.making import contents, fixed_identity, prepared, sign_again
 from tests.support.native import needs_native, without_native
@@ -407,7 +407,7 @@ def test_a_text_with_more_letters_than_are_counted_is_left_to_numpy(
 def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("words") / "release"
     parts = [prepared(name, ENCODER, seed) for seed, name in enumerate(DOMAINS, 1)]
-    publish(parts, ENCODER, CHOICES, fixed_identity(), folder)
+    sign(draft(parts, ENCODER, CHOICES), fixed_identity(), folder)
     return folder
 
 

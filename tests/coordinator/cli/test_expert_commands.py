@@ -52,34 +52,19 @@ def test_scores_become_a_table_beside_that_chooses_experts(shop: Workshop) -> No
     """
     before = contents(shop / "release")
     made = shop.call(
-        *"experts measure release --scores scores.jsonl --out quality.json --json".split()
+        "experts measure release --scores scores.jsonl --out quality.json --json"
     )
-    assert made.code == 0, made.stderr
-    assert made.json["counts"] == [[50, 50], [50, 50], [50, 0]]
+    assert made.good.json["counts"] == [[50, 50], [50, 50], [50, 0]]
     assert made.json["chosen"] == {FIRST: "large", SECOND: "small", THIRD: "large"}
     assert contents(shop / "release") == before
+    route = "route --experts experts.toml release"
     for domain, expert in ((FIRST, "large"), (SECOND, "small")):
-        routed = shop.call(
-            "route", "release", prompt_of(domain), "--experts", "experts.toml", "--json"
-        )
-        assert routed.code == 0, routed.stderr
-        assert (
-            routed.json["best"],
-            routed.json["expert"],
-            routed.json["expert_reason"],
-        ) == (domain, expert, "quality")
-    said = shop.call(
-        "route", "release", prompt_of(SECOND), "--experts", "experts.toml"
-    ).stdout
+        routed = shop.do(f"{route} --json", prompt_of(domain)).json
+        assert (routed["best"], routed["expert"]) == (domain, expert)
+        assert routed["expert_reason"] == "quality"
+    said = shop.do(route, prompt_of(SECOND)).stdout
     assert "expert small   because: quality, expected quality " in said
-    many = shop.call(
-        "route",
-        "release",
-        "-",
-        "--experts",
-        "experts.toml",
-        stdin=prompt_of(SECOND) + "\n",
-    ).stdout
+    many = shop.do(route, "-", stdin=prompt_of(SECOND) + "\n").stdout
     assert many.splitlines()[0].split("\t")[2] == "small"
 
 
@@ -88,17 +73,14 @@ def test_a_signed_table_travels_in_the_release(shop: Workshop) -> None:
     nothing.
     """
     old = contents(shop / "release")
-    strange = shop.call(*"coordinator key --key-file strange.key".split())
+    strange = shop.call("coordinator key --key-file strange.key")
     refused = shop.call(
-        *"experts measure release --scores scores.jsonl --sign --key-file strange.key".split()
+        "experts measure release --scores scores.jsonl --sign --key-file strange.key"
     )
     assert (strange.code, refused.code) == (0, 2)
     assert contents(shop / "release") == old
     parent = Router.load(shop / "release").release
-    assert (
-        shop.call(*"experts measure release --scores scores.jsonl --sign".split()).code
-        == 0
-    )
+    shop.do("experts measure release --scores scores.jsonl --sign")
     new = contents(shop / "release")
     assert {name for name in new if new[name] != old[name]} == {"manifest.json"}
     router = Router.load(shop / "release")
@@ -112,14 +94,12 @@ def test_a_signed_table_travels_in_the_release(shop: Workshop) -> None:
         .replace('"large-model"', '"large-model"\ncost = 2.0')
     )
     (shop / "experts.toml").write_text(toml)
-    assert (
-        shop.call(*"experts show release --json".split()).json["chosen"][FIRST]
-        == "large"
-    )
-    dear = shop.call(*"experts show release --experts experts.toml --json".split()).json
+    shown = shop.do("experts show release --json").json
+    assert shown["chosen"][FIRST] == "large"
+    dear = shop.call("experts show release --experts experts.toml --json").json
     assert set(dear["chosen"].values()) == {"small"}
-    shown = shop.call("experts", "show", "release").stdout
-    assert "Best single expert: " in shown and "1 of 6 cells have no scores" in shown
+    said = shop.do("experts show release").stdout
+    assert "Best single expert: " in said and "1 of 6 cells have no scores" in said
 
 
 def test_the_domain_of_a_line_and_of_a_file_come_before_the_router(
@@ -129,18 +109,8 @@ def test_the_domain_of_a_line_and_of_a_file_come_before_the_router(
     (shop / "mine.csv").write_text(
         f"prompt,expert,score,domain\nx,large,1,{FIRST}\nx,large,0,\n"
     )
-    found = shop.call(
-        "experts",
-        "measure",
-        "release",
-        "--scores",
-        "mine.csv",
-        "--domain",
-        SECOND,
-        "--json",
-    )
-    assert found.code == 0, found.stderr
-    assert found.json["counts"] == [[1], [1], [0]]
+    command = "experts measure release --scores mine.csv --json --domain"
+    assert shop.do(command, SECOND).json["counts"] == [[1], [1], [0]]
 
 
 @pytest.mark.parametrize(
@@ -165,7 +135,7 @@ def test_what_cannot_be_used_is_told_in_one_sentence(
         (shop / "experts.toml").read_text().replace("quality.json", "scores.jsonl")
     )
     before = contents(shop / "release")
-    done = shop.call(*words.split())
+    done = shop.call(words)
     assert (done.code, done.stdout) == (2, "")
     assert said in done.stderr and "Traceback" not in done.stderr
     assert contents(shop / "release") == before

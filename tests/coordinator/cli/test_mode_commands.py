@@ -40,63 +40,47 @@ def test_a_new_federation_is_private_unless_told_otherwise(shop: Workshop) -> No
     the prior is from.
     """
     encoder = ("--encoder", f"dir:{shop / 'encoder'}")
-    made = shop.call("coordinator", "init", shop / "one", *encoder)
-    assert made.code == 0, made.stderr
+    made = shop.do("coordinator init", shop / "one", *encoder)
     assert MODE_SENTENCES["private"] in made.stderr
     assert "built-in text" in made.stderr and "prior.safetensors" in made.stderr
     assert Federation(shop / "one").settings.mode == "private"
     for mode in ("masked", "clear"):
-        other = shop.call("coordinator", "init", shop / mode, "--mode", mode, *encoder)
+        other = shop.call("coordinator init", shop / mode, "--mode", mode, *encoder)
         assert MODE_SENTENCES[Federation(shop / mode).settings.mode] in other.stderr
-        assert (
-            Federation(shop / mode).settings.mode == mode
-            and "built-in text" not in other.stderr
-        )
-    facts = shop.call(
-        "coordinator", "init", shop / "json", "--mode", "masked", *encoder, "--json"
-    ).json
-    assert facts["mode"] == "masked"
+        assert Federation(shop / mode).settings.mode == mode
+        assert "built-in text" not in other.stderr
+    command = "coordinator init --mode masked --json"
+    assert shop.do(command, shop / "json", *encoder).json["mode"] == "masked"
 
 
 def test_an_address_that_no_holder_can_reach_is_warned_of(shop: Workshop) -> None:
     """Where invitations would name every address of the machine, and only there."""
     encoder = ("--encoder", f"dir:{shop / 'encoder'}")
-    listening = "coordinator init --mode masked --listen 0.0.0.0:9443".split()
-    made = (*listening, *encoder)
-    assert (
-        "warning   invitations contain an address that no holder"
-        in shop.call(*made, shop / "one").stderr
-    )
-    assert (
-        "warning"
-        not in shop.call(
-            *made, shop / "two", "--address", "router.example.org:9443"
-        ).stderr
-    )
+    made = ("coordinator init --mode masked --listen 0.0.0.0:9443", *encoder)
+    warned = shop.call(*made, shop / "one").stderr
+    assert "warning   invitations contain an address that no holder" in warned
+    named = ("--address", "router.example.org:9443")
+    assert "warning" not in shop.call(*made, shop / "two", *named).stderr
 
 
 def test_results_are_on_stdout_and_changes_have_plain_words(shop: Workshop) -> None:
     """`verify` of both sides, and a rollback, which says how long it holds."""
-    parties = found(shop / "place")
-    populate(parties, ONE_EACH)
+    parties = populate(found(shop / "federation"), ONE_EACH)
     round_of(parties)
     retire(parties.federation, "code")
     parties.admit("code")
     folder = parties.federation.folder
-    assert shop.call("coordinator", "verify", folder).stdout.startswith(
-        f"verified  {folder}: "
-    )
-    assert (
-        "verified  journal"
-        in shop.call("client", "verify", parties.homes["law"]).stdout
-    )
-    done = shop.call("coordinator", "rollback", folder, "1")
+    verified = shop.call("coordinator verify", folder).stdout
+    assert verified.startswith(f"verified  {folder}: ")
+    verified = shop.call("client verify", parties.homes["law"]).stdout
+    assert "verified  journal" in verified
+    done = shop.call("coordinator rollback", folder, "1")
     assert "rolled    back to 0001" in done.stderr and "--end-rollback" in done.stderr
 
 
 def test_a_mode_that_there_is_not_is_one_sentence(shop: Workshop) -> None:
     """And no folder is made."""
-    wrong = shop.call("coordinator", "init", shop / "one", "--mode", "loud")
+    wrong = shop.call("coordinator init", shop / "one", "--mode", "loud")
     assert (wrong.code, wrong.stdout) == (2, "")
     assert wrong.stderr == (
         "ridgeway: Invalid value for '--mode': 'loud' is not one of 'private', 'masked', 'clear';"
@@ -117,7 +101,7 @@ def test_private_federations_have_an_encoder_without_words(
 
     monkeypatch.setattr(federation_commands, "find_encoder", find)
     for mode in ("private", "masked", "clear"):
-        assert shop.call("coordinator", "init", shop / mode, "--mode", mode).code == 0
+        assert shop.call("coordinator init", shop / mode, "--mode", mode).code == 0
     assert asked == [PRIVATE_ENCODER, DEFAULT.encoder, DEFAULT.encoder]
 
 
@@ -128,25 +112,14 @@ def test_an_invitation_to_private_rounds_carries_the_prior(shop: Workshop) -> No
     assert holder_module.PRIOR == PRIOR
     for mode in ("private", "masked"):
         folder = shop / mode
-        shop.call(
-            "coordinator",
-            "init",
-            folder,
-            "--mode",
-            mode,
-            "--encoder",
-            f"dir:{shop / 'encoder'}",
-        )
+        shop.call(f"coordinator init --mode {mode} --encoder dir:encoder", folder)
         prior = make_prior(
             tiny_encoder(), [own_texts("public", name, 20) for name in ("code", "law")]
         )
         write_prior(prior, folder / PRIOR)
         keep_installed(Federation(folder))
-        done = shop.call("coordinator", "invite", folder)
-        assert (
-            done.code == 0
-            and MODE_SENTENCES[Federation(folder).settings.mode] in done.stderr
-        )
+        done = shop.do("coordinator invite", folder)
+        assert MODE_SENTENCES[Federation(folder).settings.mode] in done.stderr
         terms = read_signed_json(folder / "invite" / "invite.json", Invite).terms
         carried = folder / "invite" / PRIOR
         assert carried.exists() == (terms.privacy is not None)

@@ -17,7 +17,6 @@ from ridgeway.common.base.errors import FormatError, InputError
 from ridgeway.common.deploy.backup import MANIFEST_NAME
 from ridgeway.common.deploy.bundle import installed_sha256
 from ridgeway.common.protocol.packet import Packet
-from ridgeway.common.routing.release import ROUTER
 from ridgeway.coordinator.deploy.authority import create_authority
 from ridgeway.coordinator.deploy.coordinator_folder import (
     LEDGER,
@@ -27,26 +26,24 @@ from ridgeway.coordinator.deploy.coordinator_folder import (
 )
 from ridgeway.coordinator.round.ask import PeerAnswer
 from ridgeway.coordinator.round.federation import Federation
-from ridgeway.coordinator.round.progress import Event
-from ridgeway.coordinator.round.round import run_round
 from tests.support.making import contents
 from tests.support.simulated_federation import (
     Direct,
     Parties,
     found,
-    no_watch,
     populate,
     round_fails,
+    round_of,
 )
 
-DOMAINS = {"code": "code", "code-2": "code", "law": "law", "medicine": "medicine"}
+HOLDERS = {"code": "code", "code-2": "code", "law": "law", "medicine": "medicine"}
 
 
 @pytest.fixture(scope="module")
 def settled(tmp_path_factory: pytest.TempPathFactory) -> Parties:
     """A masked federation of four, whose folders every test copies."""
-    parties = found(tmp_path_factory.mktemp("settled"), mode="masked")
-    populate(parties, DOMAINS)
+    made = found(tmp_path_factory.mktemp("settled"), mode="masked")
+    parties = populate(made, HOLDERS)
     create_authority(parties.federation.link, [])
     return parties
 
@@ -59,34 +56,24 @@ def parties(settled: Parties, tmp_path: Path) -> Parties:
 class BackingUp(Direct):
     """A transport in whose every exchange a backup is taken."""
 
-    def __init__(self, parties: Parties, place: Path) -> None:
+    def __init__(self, parties: Parties, folder: Path) -> None:
         super().__init__(parties)
-        self._parties, self._place = parties, place
-        place.mkdir()
+        self._parties, self._folder = parties, folder
+        folder.mkdir()
         self.taken: list[Path] = []
 
     def exchange(
         self, packets: Mapping[int, Packet], seconds: float
     ) -> Iterator[tuple[int, PeerAnswer]]:
         yield from super().exchange(packets, seconds)
-        self.taken.append(self._place / f"{len(self.taken):02}.backup")
+        self.taken.append(self._folder / f"{len(self.taken):02}.backup")
         back_up(self._parties.federation, self.taken[-1])
 
 
-def run(
-    parties: Parties, transport: Direct | None = None, told: list[Event] | None = None
-) -> Federation:
-    federation = parties.federation
-    watch = told.append if told is not None else no_watch
-    run_round(federation, transport or Direct(parties), watch)
-    return federation
-
-
-def restored(source: Path, parties: Parties) -> Federation:
+def restored(source: Path, parties: Parties) -> None:
     """Put a backup in the place of the coordinator's folder, which is lost."""
     shutil.rmtree(parties.folder / "coordinator")
     restore(source, parties.folder / "coordinator")
-    return parties.federation
 
 
 def test_a_backup_of_every_moment_of_a_round_is_whole(
@@ -96,7 +83,8 @@ def test_a_backup_of_every_moment_of_a_round_is_whole(
     release's very bytes.
     """
     transport = BackingUp(parties, tmp_path / "backups")
-    federation = run(parties, transport)
+    round_of(parties, transport)
+    federation = parties.federation
     assert len(transport.taken) >= 8
     entries = []
     for number, source in enumerate(transport.taken):
@@ -106,11 +94,10 @@ def test_a_backup_of_every_moment_of_a_round_is_whole(
     back_up(federation, tmp_path / "last")
     restore(tmp_path / "last", tmp_path / "again")
     again = Federation(tmp_path / "again")
-    assert again.ledger.standing() == federation.standing
-    assert contents(again.release_folder(1)) == contents(federation.release_folder(1))
-    assert (again.folder / "releases" / "latest").resolve() == again.release_folder(
-        1
-    ).resolve()
+    assert again.standing == federation.standing
+    made = again.release_folder(1)
+    assert contents(made) == contents(federation.release_folder(1))
+    assert made.with_name("latest").resolve() == made.resolve()
     assert again.identity.public == federation.identity.public
 
 
@@ -122,10 +109,9 @@ def test_a_restored_coordinator_has_its_bundles_and_its_own_code_of_each(
     back_up(federation, tmp_path / "backup")
     restore(tmp_path / "backup", tmp_path / "restored")
     kept = {path.name: path for path in (tmp_path / "restored/link/bundles").iterdir()}
-    assert set(kept) == {f"{installed_sha256()}.fab", f"{installed_sha256()}.server"}
-    assert (
-        kept[f"{installed_sha256()}.server"] / "ridgeway/coordinator/server_app.py"
-    ).is_file()
+    server = f"{installed_sha256()}.server"
+    assert set(kept) == {f"{installed_sha256()}.fab", server}
+    assert (kept[server] / "ridgeway/coordinator/server_app.py").is_file()
 
 
 def test_nobody_else_can_read_a_backup_or_what_was_restored(
@@ -155,9 +141,9 @@ def altered(source: Path, name: str, content: bytes) -> Path:
     target = source.with_name("altered")
     with tarfile.open(source) as old, tarfile.open(target, "w") as new:
         for member in old:
-            found = old.extractfile(member)
-            assert found is not None
-            data = content if member.name == name else found.read()
+            file = old.extractfile(member)
+            assert file is not None
+            data = content if member.name == name else file.read()
             member.size = len(data)
             new.addfile(member, io.BytesIO(data))
     return target
@@ -167,7 +153,7 @@ def test_a_damaged_backup_is_refused_and_leaves_no_folder(
     parties: Parties, tmp_path: Path
 ) -> None:
     """One byte, one file less, one more, a list that is no list, half of it, none of it."""
-    run(parties)
+    round_of(parties)
     source = tmp_path / "backup"
     made = back_up(parties.federation, source)
     for name in (
@@ -197,22 +183,19 @@ def test_after_yesterdays_backup_holders_whose_data_is_in_a_total_are_named(
     and no other; the next release takes a number that nobody has.
     """
     back_up(parties.federation, tmp_path / "yesterday")
-    federation = run(parties)
-    router = (federation.release_folder(1) / ROUTER).read_bytes()
+    round_of(parties)
+    router = parties.router(1)
     restored(tmp_path / "yesterday", parties)
     with round_fails("sum of statistics, but 3 are needed"):
-        run(parties, Direct(parties, ["code", "code-2", "medicine"]))
-    federation = run(parties)
-    assert federation.newest is not None and federation.newest.number == 2
-    assert (federation.release_folder(2) / ROUTER).read_bytes() == router
+        round_of(parties, Direct(parties, ["code", "code-2", "medicine"]))
+    assert round_of(parties).number == 2
+    assert parties.router(2) == router
     restored(tmp_path / "yesterday", parties)
     parties.ready("law")
     with round_fails("code, code-2, medicine must open a new epoch"):
-        run(parties)
-    for name in ("code", "code-2", "medicine"):
-        parties.ready(name)
-    newest = run(parties).newest
-    assert newest is not None and newest.number == 3
+        round_of(parties)
+    parties.new_epochs("code", "code-2", "medicine")
+    assert round_of(parties).number == 3
     assert parties.holder("law").newest == 3
 
 

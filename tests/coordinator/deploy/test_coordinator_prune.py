@@ -4,7 +4,6 @@ stays, on both sides.
 
 from __future__ import annotations
 
-import hashlib
 import re
 from pathlib import Path
 
@@ -12,8 +11,7 @@ import pytest
 
 from ridgeway.client.evidence import HolderRecord
 from ridgeway.common.base.errors import InputError, RidgewayError, RoundFailed
-from ridgeway.common.base.files import write_whole
-from ridgeway.common.base.journal import JournalEntry
+from ridgeway.common.base.files import sha256_of_file, write_whole
 from ridgeway.coordinator.deploy.coordinator_folder import back_up, restore
 from ridgeway.coordinator.round.federation import (
     _MAX_LOG_BYTES,
@@ -23,14 +21,13 @@ from ridgeway.coordinator.round.federation import (
 )
 from ridgeway.coordinator.round.ledger import LedgerRelease
 from ridgeway.coordinator.round.membership import rollback
-from ridgeway.coordinator.round.round import check_round, run_round
 from tests.support.faults import Crash
 from tests.support.simulated_federation import (
     ONE_EACH,
     Direct,
     Parties,
+    dry_run,
     found,
-    no_watch,
     populate,
     round_of,
 )
@@ -41,14 +38,11 @@ ROUNDS = 5
 @pytest.fixture
 def parties(tmp_path: Path, haste: None) -> Parties:
     """A masked federation with a few releases, and what the years leave."""
-    made = found(tmp_path / "parties", mode="masked", keep=ROUNDS)
-    populate(made, ONE_EACH)
+    made = populate(found(tmp_path / "parties", mode="masked", keep=ROUNDS), ONE_EACH)
     for _ in range(ROUNDS):
         play(made)
     for number in range(KEPT_RUNS + 3):
-        write_whole(
-            made.federation.folder / "progress" / f"2026{number:04}.jsonl", b"{}\n"
-        )
+        write_whole(made.federation.progress(f"2026{number:04}"), b"{}\n")
     return made
 
 
@@ -60,25 +54,15 @@ def keeping(parties: Parties, keep: int) -> Federation:
     """Let the coordinator and its holders keep so many releases."""
     for path in (
         parties.federation.folder / "coordinator.toml",
-        *(home / "client.toml" for home in homes(parties)),
+        *(home / "client.toml" for home in parties.homes.values()),
     ):
         path.write_text(re.sub("(?m)^keep = .*$", f"keep = {keep}", path.read_text()))
     return parties.federation
 
 
-def pruned(parties: Parties) -> list[JournalEntry]:
-    return parties.federation.ledger.journal.entries("pruned")
-
-
-def homes(parties: Parties) -> list[Path]:
-    return [parties.homes[name] for name in ("code", "law", "medicine")]
-
-
 def files(folder: Path) -> dict[str, str]:
     return {
-        path.relative_to(folder).as_posix(): hashlib.sha256(
-            path.read_bytes()
-        ).hexdigest()
+        path.relative_to(folder).as_posix(): sha256_of_file(path)
         for path in folder.rglob("*")
         if path.is_file()
         and not path.is_symlink()
@@ -106,25 +90,22 @@ def test_a_round_lets_old_routers_and_runs_go_and_nothing_else(
         if files(federation.folder).get(name, digest) != digest
     }
     assert changed <= {"ledger.db"}
-    assert [each.facts for each in pruned(parties)] == [
-        {"releases": list(range(1, ROUNDS))}
-    ]
+    assert parties.entries("pruned") == [{"releases": list(range(1, ROUNDS))}]
     federation.prune()
-    assert len(pruned(parties)) == 1
+    assert len(parties.entries("pruned")) == 1
 
 
 def test_nothing_goes_as_long_as_all_are_to_be_kept(parties: Parties) -> None:
     """Nor with a round that fails, a dry run, or any other change."""
     federation = parties.federation
-    assert not pruned(parties) and all(
-        federation.release(number) for number in range(1, ROUNDS + 1)
-    )
+    assert not parties.entries("pruned")
+    assert all(federation.release(number) for number in range(1, ROUNDS + 1))
     assert FederationSettings().keep == 10
     federation, before = keeping(parties, 1), files(federation.folder / "releases")
-    check_round(federation, Direct(parties), no_watch)
+    dry_run(parties)
     with pytest.raises(RoundFailed):
-        run_round(federation, Direct(parties, ["code"]), no_watch)
-    assert rollback(federation, 1).published is not None
+        round_of(parties, Direct(parties, ["code"]))
+    rollback(federation, 1)
     assert set(before) <= set(files(federation.folder / "releases"))
 
 
@@ -154,15 +135,9 @@ def test_a_pruned_folder_verifies_and_goes_on(parties: Parties, tmp_path: Path) 
     federation.prune()
     assert federation.verify()["releases"] == ROUNDS
     after = federation.standing
-    assert (after.totalled_epochs, after.totals, after.counts, after.releases) == (
-        *(
-            standing.totalled_epochs,
-            standing.totals,
-            standing.counts,
-            standing.releases,
-        ),
-    )
-    assert run_round(federation, Direct(parties), no_watch).number == ROUNDS
+    for name in ("totalled_epochs", "totals", "counts", "releases"):
+        assert getattr(after, name) == getattr(standing, name)
+    assert round_of(parties).number == ROUNDS
     back_up(parties.federation, tmp_path / "backup")
     restore(tmp_path / "backup", tmp_path / "again")
     again = Federation(tmp_path / "again", encoder=parties.encoder)
@@ -178,7 +153,7 @@ def test_a_pruned_release_is_known_but_cannot_come_back(parties: Parties) -> Non
     federation.prune()
     with pytest.raises(InputError, match="0001 was pruned"):
         rollback(federation, 1)
-    assert rollback(federation, ROUNDS - 1).published is not None
+    assert rollback(federation, ROUNDS - 1).published
     path = federation.release_folder(1) / "manifest.json"
     path.write_bytes(path.read_bytes().replace(b'"number": 1', b'"number": 2'))
     with pytest.raises(RidgewayError, match="changed after it was signed"):

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -94,10 +94,8 @@ class Handler(Quiet):
         self.send_header("content-type", "application/x-protobuf")
         self.send_header("set-cookie", "inner=1")
         self.send_header("x-inner", "1")
-        self.send_header(
-            "content-length",
-            str(len(upstream.reply) * upstream.times + upstream.breaks_off),
-        )
+        length = len(upstream.reply) * upstream.times + upstream.breaks_off
+        self.send_header("content-length", str(length))
         self.end_headers()
         for _ in range(upstream.times):
             self.wfile.write(upstream.reply)
@@ -155,12 +153,9 @@ class Gate:
             return secure.recv(4096).split(b"\r\n")[0]
 
     def peak_memory(self) -> int:
-        found = re.search(
-            r"VmHWM:\s+(\d+) kB",
-            Path(f"/proc/{self.pid}/status").read_text(encoding="ascii"),
-        )
-        assert found
-        return int(found[1]) * 1024
+        status = Path(f"/proc/{self.pid}/status").read_text(encoding="ascii")
+        [peak] = re.findall(r"VmHWM:\s+(\d+) kB", status)
+        return int(peak) * 1024
 
 
 def post(client: httpx.Client) -> int:
@@ -203,9 +198,7 @@ def _wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
 @pytest.fixture
 def closed(running: Gate) -> Gate:
     """A proxy whose SuperLink is down."""
-    return Gate(
-        Upstream(), running.folder, running.port, running.internal_port, running.pid
-    )
+    return replace(running, upstream=Upstream())
 
 
 @pytest.fixture
@@ -236,14 +229,10 @@ def test_a_monitor_learns_whether_holders_can_be_served_and_nothing_else(
         with superlink(closed.upstream, closed.folder, closed.internal_port):
             answer = client.get("/health")
             assert (answer.status_code, answer.content) == (200, b"")
-            assert (
-                client.get("/health?x=1").status_code
-                == client.get("/healthz").status_code
-                == 404
-            )
-    assert [(method, path) for method, path, *_ in closed.upstream.seen] == [
-        ("GET", "/health")
-    ]
+            for path in ("/health?x=1", "/healthz"):
+                assert client.get(path).status_code == 404
+    [(method, path, *_)] = closed.upstream.seen
+    assert (method, path) == ("GET", "/health")
 
 
 TRICKS = [
@@ -484,11 +473,9 @@ def test_connections_that_ask_for_nothing_keep_nobody_out(gate: Gate) -> None:
     kinds = ["no handshake", "no head", "half a head", "half a second head"]
     gate.upstream.reply = bytes(1 << 20)  # large enough to be written in several pieces
     with ThreadPoolExecutor() as pool, ExitStack() as stack:
-        found = [held(gate, kind) for kind in kinds * 10] + [
-            held(gate, kinds[0]) for _ in range(400)
-        ]
-        kept = [stack.enter_context(each) for each in found if each is not None]
-        assert None not in found[:40]
+        idle = [held(gate, kind) for kind in [*kinds * 10, *kinds[:1] * 400]]
+        kept = [stack.enter_context(taken) for taken in idle if taken is not None]
+        assert None not in idle[:40]
         with gate.client("127.0.0.2") as holder:
             assert post(holder) == 200
         gate.upstream.delay_s = fleet_proxy._HEAD_TIMEOUT_S + 2
@@ -507,8 +494,8 @@ def test_one_address_cannot_take_all_connections(gate: Gate) -> None:
     with ExitStack() as stack:
         first = [stack.enter_context(gate.plain()) for _ in range(share)]
         assert is_cut_off(stack.enter_context(gate.plain()))
-        for each in first:
-            each.close()
+        for connection in first:
+            connection.close()
         wait_for("closed connections count no more", lambda: _is_served(gate))
 
 
@@ -554,16 +541,14 @@ class Crowd:
         """Every tenth one goes on to a request whose body never comes."""
         self.made += 1
         try:
-            found = self._gate.plain(address)
+            taken = self._gate.plain(address)
             if self.made % 10 == 0:
-                found.settimeout(2)
-                found = self._gate.secured(found)
-                found.sendall(
-                    WHOLE_REQUEST.replace(b"Content-Length: 0", b"Content-Length: 9")
-                )
+                taken.settimeout(2)
+                taken = self._gate.secured(taken)
+                taken.sendall(WHOLE_REQUEST.replace(b"Length: 0", b"Length: 9"))
         except OSError:
             return
-        self._watch.register(found, selectors.EVENT_READ, address)
+        self._watch.register(taken, selectors.EVENT_READ, address)
 
 
 @pytest.mark.parametrize("count", [4, 64])
@@ -573,9 +558,8 @@ def test_a_few_addresses_without_a_key_cannot_shut_the_gate(
     """However they hold on, each request of a holder is answered, also of one that was never here
     before.
     """
-    with Crowd(
-        gate, [f"127.1.{count}.{last}" for last in range(1, count + 1)]
-    ) as crowd:
+    addresses = [f"127.1.{count}.{last}" for last in range(1, count + 1)]
+    with Crowd(gate, addresses) as crowd:
         before = crowd.made
         for last in range(1, 31):
             with gate.client(f"127.2.{count}.{last}") as holder:
@@ -641,20 +625,16 @@ def test_an_address_loses_connections_down_to_the_share_of_others_and_its_oldest
         given = 0
         while (taken := reach(made, stack, "127.2.0.3")) is not None:
             given += 1
-            ended = [
-                each
-                for some in crowd.values()
-                for each in some
-                if each is not None and _is_shut(each)
+            [(of_one, ended)] = [
+                (connections, connection)
+                for connections in crowd.values()
+                for connection in connections
+                if connection is not None and _is_shut(connection)
             ]
-            assert len(ended) == 1 and any(
-                ended[0] is some[0] for some in crowd.values()
-            )
-            for some in crowd.values():
-                some[:] = [each for each in some if each is not ended[0]]
-            ended[0].close()
+            assert of_one.pop(0) is ended
+            ended.close()
         assert given == fleet_proxy._MAX_CONNECTIONS // 5
-        assert {len(some) for some in crowd.values()} == {given}
+        assert {len(connections) for connections in crowd.values()} == {given}
         assert taken is None and reach(made, stack, "127.1.0.1") is None
 
 
@@ -673,12 +653,11 @@ def test_connections_that_lost_their_place_and_are_not_closed_are_bounded(
     monkeypatch.setattr(fleet_proxy, "_MAX_CONNECTIONS", 20)
     monkeypatch.setattr(fleet_proxy, "MAX_LEAVING", 3)
     with listener() as made, ExitStack() as stack:
-        held = [reach(made, stack, "127.1.0.1") for _ in range(20)]
-        assert [reach(made, stack, "127.2.0.4") is not None for _ in range(5)] == [
-            True
-        ] * 3 + [False] * 2
-        assert held[0] is not None
-        held[0].close()
+        first, *_ = [reach(made, stack, "127.1.0.1") for _ in range(20)]
+        for has_room in (True, True, True, False, False):
+            assert (reach(made, stack, "127.2.0.4") is not None) == has_room
+        assert first is not None
+        first.close()
         assert reach(made, stack, "127.2.0.4") is not None
 
 
@@ -819,10 +798,8 @@ def test_the_notice_is_handed_out_and_no_other_file(closed: Gate) -> None:
         assert client.get(NOTICE_PATH).status_code == 404
         for content in (b"one", b"two"):
             (closed.folder / NOTICE).write_bytes(content)
-            assert (
-                client.get(NOTICE_PATH).status_code,
-                client.get(NOTICE_PATH).content,
-            ) == (200, content)
+            answer = client.get(NOTICE_PATH)
+            assert (answer.status_code, answer.content) == (200, content)
         others = [
             f"{NOTICE_PATH}/",
             f"{NOTICE_PATH}?a",
@@ -841,26 +818,21 @@ def test_a_members_word_that_it_leaves_is_kept_and_nobody_elses(closed: Gate) ->
 
     def sent(who: Identity, change: Callable[[bytes], bytes] = bytes) -> int:
         leaving = Leaving(coordinator="0" * 64, key=who.public, node=node)
+        content = change(signed_json(leaving, who))
         with closed.client() as client:
-            return client.post(
-                LEAVE_PATH, content=change(signed_json(leaving, who))
-            ).status_code
+            return client.post(LEAVE_PATH, content=content).status_code
 
     assert sent(member) == 400
-    roster = Roster(
-        members=(RosterMember(name="law", domain="law", key=member.public),)
-    )
+    law = RosterMember(name="law", domain="law", key=member.public)
+    roster = Roster(members=(law,))
     (closed.folder / ANNOUNCED_ROSTER).write_text(roster.model_dump_json())
     assert sent(stranger) == 400
-    assert (
-        sent(member, lambda content: content.replace(node[-9:].encode(), b"AAAAAAAAA"))
-        == 400
-    )
+    end = node[-9:].encode()
+    assert sent(member, lambda content: content.replace(end, b"AAAAAAAAA")) == 400
     assert sent(member, lambda content: content + 4096 * b" ") == 413
     assert not (closed.folder / "leaving").exists()
     assert sent(member) == 200
-    assert [path.name for path in (closed.folder / "leaving").iterdir()] == [
-        f"{member.public}.json"
-    ]
+    [path] = (closed.folder / "leaving").iterdir()
+    assert path.name == f"{member.public}.json"
     with closed.client() as client:
         assert client.get(LEAVE_PATH).status_code == 404

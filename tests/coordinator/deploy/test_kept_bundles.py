@@ -36,11 +36,10 @@ from ridgeway.coordinator.federation_view import problems
 from ridgeway.coordinator.round.ask import RunOrder
 from ridgeway.coordinator.round.federation import COORDINATOR_TOML, Federation
 from ridgeway.coordinator.round.progress import Event, OperatorNote
-from tests.support.simulated_federation import found, of_kind, populate
+from tests.support.simulated_federation import ONE_EACH, found, of_kind, populate
 
 OLD = b"the bundle before"
 OLD_SHA256 = hashlib.sha256(OLD).hexdigest()
-NAMES = ("code", "law", "medicine")
 
 
 class Link:
@@ -53,7 +52,7 @@ class Link:
         return True
 
     def nodes(self) -> list[Node]:
-        return [Node(place, True, "", name) for place, name in enumerate(NAMES)]
+        return [Node(number, True, "", name) for number, name in enumerate(ONE_EACH)]
 
     def submit(self, bundle: bytes) -> int:
         self.ran.append(hashlib.sha256(bundle).hexdigest())
@@ -63,9 +62,7 @@ class Link:
 @pytest.fixture
 def federation(tmp_path: Path) -> Federation:
     """One that has run with another bundle before, and was just upgraded."""
-    parties = found(tmp_path)
-    populate(parties, {name: name for name in NAMES})
-    made = parties.federation
+    made = populate(found(tmp_path), ONE_EACH).federation
     write_whole(bundle_file(made.link, OLD_SHA256), OLD)
     write_whole(made.link / _INDEX, canonical_json([{"sha256": OLD_SHA256}]))
     keep_installed(made)
@@ -144,14 +141,10 @@ def test_a_few_earlier_bundles_are_kept_and_the_one_that_rounds_run(
     keep_installed(pinned)
     kept = [installed_sha256(), *digests[: MAX_KEPT - 1], digests[3]]
     assert [bundle.sha256 for bundle in kept_bundles(federation.link)] == kept
-    assert (
-        not bundle_file(federation.link, digests[2]).exists()
-        and chosen_bundle(pinned) == digests[3]
-    )
-    assert (
-        server_folder(federation.link, installed_sha256())
-        / "ridgeway/coordinator/server_app.py"
-    ).is_file()
+    assert not bundle_file(federation.link, digests[2]).exists()
+    assert chosen_bundle(pinned) == digests[3]
+    server = server_folder(federation.link, installed_sha256())
+    assert (server / "ridgeway/coordinator/server_app.py").is_file()
     assert bundle_content(federation.link, installed_sha256()) == installed_bundle()
     keep_installed(let_rounds_run(federation, "newest"))
     assert [bundle.sha256 for bundle in kept_bundles(federation.link)] == kept[
@@ -162,23 +155,18 @@ def test_a_few_earlier_bundles_are_kept_and_the_one_that_rounds_run(
 def test_that_an_earlier_bundle_runs_is_told(federation: Federation) -> None:
     """And that the one that is named is not there, which stops the next round."""
 
-    def told(bundle: str) -> list[tuple[bool, str]]:
-        found = problems(
-            let_rounds_run(federation, bundle),
-            frozenset(NAMES),
-            None,
-            datetime.now(UTC),
-        )
+    def named(bundle: str) -> list[tuple[bool, str]]:
+        changed = let_rounds_run(federation, bundle)
         return [
-            (each.stops, each.words)
-            for each in found
-            if "certificate" not in each.words
+            (problem.stops, problem.words)
+            for problem in problems(changed, ONE_EACH, None, datetime.now(UTC))
+            if "certificate" not in problem.words
         ]
 
-    assert told("newest") == []
-    [(stops, words)] = told(OLD_SHA256)
+    assert named("newest") == []
+    [(stops, words)] = named(OLD_SHA256)
     assert not stops and OLD_SHA256[:12] in words and installed_sha256()[:12] in words
-    [(stops, words)] = told("ab" * 32)
+    [(stops, words)] = named("ab" * 32)
     assert stops and "which is not kept" in words
 
 
@@ -211,14 +199,14 @@ def test_a_damaged_bundle_is_noticed(federation: Federation) -> None:
 
 def test_a_bundle_is_shown_whole_or_not_at_all() -> None:
     """What is packed differently from how it is shown, or holds more than it shows, is refused."""
-    own = installed_bundle()
-    files = unpacked_bundle(own)
+    whole = installed_bundle()
+    files = unpacked_bundle(whole)
     assert bundle_changes(files, files) == []
     for damaged in (
-        own + b"x",
-        b"x" + own,
-        own[:-1],
-        own.replace(b"import", b"imporT", 1),
+        whole + b"x",
+        b"x" + whole,
+        whole[:-1],
+        whole.replace(b"import", b"imporT", 1),
         b"",
     ):
         with pytest.raises(BundleError):
@@ -228,11 +216,11 @@ def test_a_bundle_is_shown_whole_or_not_at_all() -> None:
 def test_changes_are_told_by_file_with_their_lines() -> None:
     old = {"a": b"1\n2\n3\n", "b": b"x\n", "c": b"same\n"}
     new = {"a": b"1\n3\n4\n5\n", "d": b"y\nz\n", "c": b"same\n"}
-    told = [
+    changes = [
         (change.change, change.name, change.added, change.removed)
         for change in bundle_changes(old, new)
     ]
-    assert told == [
+    assert changes == [
         ("changed", "a", 2, 1),
         ("removed", "b", 0, 1),
         ("added", "d", 2, 0),

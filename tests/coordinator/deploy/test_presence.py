@@ -29,16 +29,15 @@ class Link:
         if self.online is None:
             raise LinkDown("away")
         return [
-            Node(place, name in self.online, "", name)
-            for place, name in enumerate(NAMES)
+            Node(number, name in self.online, "", name)
+            for number, name in enumerate(NAMES)
         ]
 
 
 @pytest.fixture
 def parties(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Parties:
     monkeypatch.setattr(presence, "PRESENCE_INTERVAL_S", 0.0)
-    made = found(tmp_path)
-    populate(made, dict(zip(NAMES, NAMES, strict=True)))
+    made = populate(found(tmp_path), dict(zip(NAMES, NAMES, strict=True)))
     (made.federation.link / "logs").mkdir(parents=True)
     return made
 
@@ -46,13 +45,13 @@ def parties(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Parties:
 def test_joins_and_leaves_are_told_once_and_a_superlink_that_starts_again_says_nothing(
     parties: Parties,
 ) -> None:
-    told: list[str] = []
-    log, link = PresenceLog(parties.federation, told.append), Link()
+    logged: list[str] = []
+    log, link = PresenceLog(parties.federation, logged.append), Link()
     client: Any = link
     for online in (None, {"law"}, {"law"}, None, {"law", "code"}, {"code"}):
         link.online = online
         log.tick(client)
-    assert told == ["law has joined", "code has joined", "law has left"]
+    assert logged == ["law has joined", "code has joined", "law has left"]
 
 
 def test_a_second_log_in_is_told_with_the_holder_and_the_address(
@@ -67,8 +66,8 @@ def test_a_second_log_in_is_told_with_the_holder_and_the_address(
     gate.write_text(
         "a line from before\n" + SECOND_LOG_IN % (keys["law"], "10.0.0.1") + "\n"
     )
-    told: list[str] = []
-    log, link = PresenceLog(parties.federation, told.append), Link()
+    logged: list[str] = []
+    log, link = PresenceLog(parties.federation, logged.append), Link()
     client: Any = link
     link.online = {"law"}
     log.tick(client)
@@ -84,7 +83,7 @@ def test_a_second_log_in_is_told_with_the_holder_and_the_address(
         )
     log.tick(client)
     log.tick(client)
-    assert told[0] == "law has joined"
-    assert [words.partition(",")[0] for words in told[1:]] == [
+    assert logged[0] == "law has joined"
+    assert [words.partition(",")[0] for words in logged[1:]] == [
         "a client at 10.0.0.9 tried to log in with the key of law"
     ]

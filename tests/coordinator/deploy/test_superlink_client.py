@@ -43,11 +43,8 @@ class SuperLinkStandIn:
 
     def _answer(self, request: httpx.Request) -> httpx.Response:
         _, version, api, path = request.url.path.split("/")
-        assert (version, api, request.headers["content-type"]) == (
-            "v1",
-            "control",
-            "application/protobuf",
-        )
+        assert (version, api) == ("v1", "control")
+        assert request.headers["content-type"] == "application/protobuf"
         method = "".join(word.capitalize() for word in path.split("-"))
         self.asked.append(method)
         answer = self._answers[method]
@@ -55,9 +52,8 @@ class SuperLinkStandIn:
             raise answer
         if isinstance(answer, httpx.Response):
             return answer
-        message = answer(
-            getattr(control, f"{method}Request").FromString(request.content)
-        )
+        asked = getattr(control, f"{method}Request").FromString(request.content)
+        message = answer(asked)
         return httpx.Response(200, content=message.SerializeToString())
 
 
@@ -82,12 +78,12 @@ def listed(*lines: str) -> Handler:
     states = ("online", *("offline" for _ in lines[2:]), "unregistered")
     nodes = [
         {
-            "node_id": 2**63 + place,
+            "node_id": 2**63 + number,
             "status": state,
             "public_key": pem_key(line),
-            "name": f"holder-{place}",
+            "name": f"holder-{number}",
         }
-        for place, (line, state) in enumerate(zip(lines, states, strict=True))
+        for number, (line, state) in enumerate(zip(lines, states, strict=True))
     ]
     return lambda request: control.ListNodesResponse(nodes_info=nodes)
 
@@ -130,10 +126,9 @@ def test_a_key_that_was_shut_out_is_refused_with_a_reason(
     tmp_path: Path, lines: list[str]
 ) -> None:
     refusal = httpx.Response(409, json={"code": 23, "detail": "the key is in use"})
+    link = SuperLinkStandIn(tmp_path, RegisterNode=refusal)
     with pytest.raises(LinkError, match="registered and removed before"):
-        SuperLinkStandIn(tmp_path, RegisterNode=refusal).client.register(
-            lines[0], "law"
-        )
+        link.client.register(lines[0], "law")
 
 
 def test_nodes_are_those_that_may_come_in_with_the_names_they_were_given(
@@ -170,21 +165,21 @@ def test_a_run_is_submitted_with_its_bundle_and_followed(tmp_path: Path) -> None
 
 def test_a_refusal_is_one_sentence_with_flowers_number(tmp_path: Path) -> None:
     refusal = httpx.Response(404, json={"code": 12, "detail": "no such run"})
-    with pytest.raises(LinkError, match=r"refused stop-run: \[code: 12\] no such run$"):
-        SuperLinkStandIn(tmp_path, StopRun=refusal).client.stop_run(5)
-    with pytest.raises(LinkError, match="refused stop-run: 502 <html>"):
-        SuperLinkStandIn(
-            tmp_path, StopRun=httpx.Response(502, text="<html>")
-        ).client.stop_run(5)
+    for answer, words in (
+        (refusal, r"refused stop-run: \[code: 12\] no such run$"),
+        (httpx.Response(502, text="<html>"), "refused stop-run: 502 <html>"),
+    ):
+        with pytest.raises(LinkError, match=words):
+            SuperLinkStandIn(tmp_path, StopRun=answer).client.stop_run(5)
 
 
 def test_a_superlink_that_is_away_is_named(tmp_path: Path) -> None:
-    with pytest.raises(LinkDown, match="does not answer"):
-        SuperLinkStandIn(
-            tmp_path, ListNodes=httpx.ConnectError("refused")
-        ).client.nodes()
-    with pytest.raises(LinkError, match="did not answer list-nodes"):
-        SuperLinkStandIn(tmp_path, ListNodes=httpx.ReadTimeout("late")).client.nodes()
+    for error, expected, words in (
+        (httpx.ConnectError("refused"), LinkDown, "does not answer"),
+        (httpx.ReadTimeout("late"), LinkError, "did not answer list-nodes"),
+    ):
+        with pytest.raises(expected, match=words):
+            SuperLinkStandIn(tmp_path, ListNodes=error).client.nodes()
     with pytest.raises(LinkDown, match="run `ridgeway coordinator up` first"):
         SuperLinkClient(tmp_path / "nowhere").nodes()
     assert not SuperLinkClient(tmp_path / "nowhere").is_up()
@@ -204,7 +199,8 @@ def test_runs_that_an_earlier_coordinator_left_are_stopped(tmp_path: Path) -> No
     def runs(request: Any) -> Any:
         return control.ListRunsResponse(
             run_dict={
-                number: {"status": {"status": each}} for number, each in states.items()
+                number: {"status": {"status": state}}
+                for number, state in states.items()
             }
         )
 

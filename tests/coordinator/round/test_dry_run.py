@@ -5,7 +5,6 @@ has to do.
 from __future__ import annotations
 
 import json
-import shutil
 import sqlite3
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -15,7 +14,6 @@ import pytest
 
 from ridgeway.client.round.answers import answer
 from ridgeway.common.base.errors import JournalError, RoundFailed
-from ridgeway.common.privacy.public_prior import make_prior, write_prior
 from ridgeway.common.protocol.messages import DISK_FULL, Announce, Message, Refusal
 from ridgeway.common.protocol.packet import Packet, open_packet, seal_packet
 from ridgeway.coordinator.cli import round_commands
@@ -23,7 +21,6 @@ from ridgeway.coordinator.deploy import supervisor
 from ridgeway.coordinator.round.ask import PeerAnswer, PeerFailure, RunOrder
 from ridgeway.coordinator.round.federation import (
     NODES,
-    PRIOR,
     Federation,
     PrivacySettings,
 )
@@ -48,12 +45,15 @@ from tests.support.commands import Workshop
 from tests.support.hostile import MEMBERS
 from tests.support.making import contents
 from tests.support.simulated_federation import (
+    DOMAINS,
     Direct,
     Parties,
     dry_run,
     found,
+    found_private,
     names_of,
     of_kind,
+    older_copy,
     own_texts,
     populate,
     round_fails,
@@ -66,15 +66,15 @@ HASH = "ab" * 32
 @pytest.fixture
 def parties(tmp_path: Path, haste_with_changes: None) -> Parties:
     """Five holders of three domains, whose SuperNodes the SuperLink has let in."""
-    made = found(tmp_path, mode="masked")
-    populate(made, MEMBERS)
+    made = populate(found(tmp_path, mode="masked"), MEMBERS)
     roster = made.standing.roster
     nodes = {
-        str(place): {"public_line": roster[name].node, "name": name}
-        for place, name in enumerate(MEMBERS)
+        str(peer): {"public_line": roster[name].node, "name": name}
+        for peer, name in enumerate(MEMBERS)
     }
-    made.federation.link.mkdir(exist_ok=True)
-    (made.federation.link / NODES).write_text(json.dumps(nodes))
+    link = made.federation.link
+    link.mkdir(exist_ok=True)
+    (link / NODES).write_text(json.dumps(nodes))
     return made
 
 
@@ -92,34 +92,20 @@ class Asked(Direct):
 
     def __init__(self, parties: Parties, *unapproved: str) -> None:
         super().__init__(parties, list(MEMBERS))
-        self.asked: list[tuple[str, str]] = []
-        self.announced: list[tuple[str, Message]] = []
+        self.asked: list[tuple[str, Message]] = []
         self.unapproved = unapproved
 
     def exchange(
         self, packets: Mapping[int, Packet], seconds: float
     ) -> Iterator[tuple[int, PeerAnswer]]:
-        self.asked += [
-            (self.names[peer], open_packet(packet).message.kind)
-            for peer, packet in packets.items()
-        ]
-        self.announced += [
-            (self.names[peer], message)
-            for peer, packet in packets.items()
-            if isinstance(message := open_packet(packet).message, Announce)
-        ]
-        failing = {peer for peer in packets if self.names[peer] in self.unapproved}
-        for peer in failing:
-            yield peer, self.failure
-        yield from super().exchange(
-            {peer: each for peer, each in packets.items() if peer not in failing},
-            seconds,
-        )
-
-
-def new_epochs(parties: Parties, *names: str) -> None:
-    for name in names or MEMBERS:
-        parties.ready(name)
+        reached = {}
+        for peer, packet in packets.items():
+            self.asked.append((self.names[peer], open_packet(packet).message))
+            if self.names[peer] in self.unapproved:
+                yield peer, self.failure
+            else:
+                reached[peer] = packet
+        yield from super().exchange(reached, seconds)
 
 
 def test_retired_holders_are_neither_counted_nor_asked(parties: Parties) -> None:
@@ -150,7 +136,7 @@ def test_a_holder_that_has_not_approved_the_code_is_named_with_what_to_do(
     lose its domain.
     """
     round_of(parties, Asked(parties))
-    new_epochs(parties)
+    parties.new_epochs()
     with round_fails(
         r"medicine refused \(bundle_refused: .*`ridgeway client approve DIR`"
     ):
@@ -176,7 +162,7 @@ def test_a_holder_whose_disk_is_full_is_named_so(
         ("medicine", "disk_full")
     ]
     round_of(parties, Asked(parties))
-    new_epochs(parties)
+    parties.new_epochs()
     with round_fails(
         r"medicine refused \(disk_full: this holder's disk is full\); its owner"
     ):
@@ -203,34 +189,20 @@ def test_a_member_that_misses_others_names_them(parties: Parties) -> None:
 
 @pytest.fixture
 def clear(tmp_path: Path, haste_with_changes: None) -> Parties:
-    made = found(tmp_path)
-    populate(made, MEMBERS)
-    return made
+    return populate(found(tmp_path), MEMBERS)
 
 
-def restored(parties: Parties, older: Path) -> None:
-    """Put an older copy of the coordinator's folder in the place of the newest."""
-    shutil.rmtree(parties.folder / "coordinator")
-    shutil.copytree(older, parties.folder / "coordinator", symlinks=True)
-
-
-def test_two_releases_of_one_number_are_told_apart_and_mended(
-    clear: Parties, tmp_path: Path
-) -> None:
+def test_two_releases_of_one_number_are_told_apart_and_mended(clear: Parties) -> None:
     """After an older copy was restored, holders have another release 0002 than the ledger: a later
     number mends it.
     """
     round_of(clear)
-    shutil.copytree(clear.folder / "coordinator", tmp_path / "older", symlinks=True)
-    for name in MEMBERS:
-        clear.change_corpus(name)
-    round_of(clear, accept_worse=("code", "law", "medicine"))
-    restored(clear, tmp_path / "older")
-    change = retire(clear.federation, "medicine")
-    assert (
-        change.published is not None
-        and change.published.number == clear.holder("law-1").newest == 2
-    )
+    with older_copy(clear.folder / "coordinator"):
+        for name in MEMBERS:
+            clear.change_corpus(name)
+        round_of(clear, accept_worse=DOMAINS)
+    retire(clear.federation, "medicine")
+    assert clear.standing.releases[-1].number == clear.holder("law-1").newest == 2
     events: list[Event] = []
     assert deliver_newest(clear.federation, Direct(clear), events.append) == set()
     [blocked] = of_kind(DeliveryBlocked, events)
@@ -239,35 +211,31 @@ def test_two_releases_of_one_number_are_told_apart_and_mended(
         set(MEMBERS) - {"medicine"},
     )
     assert set(clear.standing.ahead) == set(blocked.names)
-    again = rollback(clear.federation, 2).published
-    assert again is not None and again.number == 3
-    assert deliver_newest(clear.federation, Direct(clear), no_watch) == set(
-        blocked.names
-    )
-    held = {clear.standing.delivered[name].release for name in blocked.names}
-    assert held == {again.release} and not clear.standing.ahead
+    rollback(clear.federation, 2)
+    names = deliver_newest(clear.federation, Direct(clear), no_watch)
+    assert names == set(blocked.names)
+    again = clear.standing.releases[-1]
+    held = {clear.standing.delivered[name].release for name in names}
+    assert (again.number, held, clear.standing.ahead) == (3, {again.release}, {})
 
 
 def test_a_holder_that_claims_an_absurd_release_moves_no_number(clear: Parties) -> None:
     """One may say anything; a number that no copy can be behind by is not followed."""
-    ledger = clear.federation.ledger
+    ledger = clear.ledger
     ledger.note("delivered", name="law-1", number=1 << 50, release="0" * 64)
     assert clear.federation.next_number == 1
     ledger.note("delivered", name="law-1", number=7, release="0" * 64)
     assert clear.federation.next_number == 8
 
 
-def test_an_older_copy_opens_no_total_with_used_epochs(
-    parties: Parties, tmp_path: Path
-) -> None:
+def test_an_older_copy_opens_no_total_with_used_epochs(parties: Parties) -> None:
     """It does not know of the second total; the holders do, so dry run and round name them
     alike.
     """
     round_of(parties, Asked(parties))
-    shutil.copytree(parties.folder / "coordinator", tmp_path / "older", symlinks=True)
-    new_epochs(parties)
-    round_of(parties, Asked(parties))
-    restored(parties, tmp_path / "older")
+    with older_copy(parties.folder / "coordinator"):
+        parties.new_epochs()
+        round_of(parties, Asked(parties))
     parties.ready("law-1")
     must_end_alike(
         parties, Asked(parties), r"code-1, code-2, .*medicine must open a new epoch"
@@ -298,17 +266,11 @@ def any_mode(
     request: pytest.FixtureRequest, tmp_path: Path, haste_with_changes: None
 ) -> Parties:
     mode = request.param
-    terms: dict[str, Any] = {"mode": mode}
-    if mode in ("columns", "full"):
-        terms = {"mode": "private", "privacy": PrivacySettings(sums=mode, epsilon=0.5)}
-    made = found(tmp_path, **terms)
-    if mode in ("columns", "full"):
-        texts = [
-            own_texts("public", domain, 30) for domain in ("code", "law", "medicine")
-        ]
-        write_prior(make_prior(made.encoder, texts), made.federation.folder / PRIOR)
-    populate(made, MEMBERS)
-    return made
+    if mode in ("masked", "clear"):
+        made = found(tmp_path, mode=mode)
+    else:
+        made = found_private(tmp_path, privacy=PrivacySettings(sums=mode, epsilon=0.5))
+    return populate(made, MEMBERS)
 
 
 def test_a_dry_run_leaves_nothing_and_charges_nobody(any_mode: Parties) -> None:
@@ -324,7 +286,7 @@ def test_a_dry_run_leaves_nothing_and_charges_nobody(any_mode: Parties) -> None:
         transport = Asked(parties)
         events: list[Event] = []
         check_round(federation, transport, events.append)
-        assert {kind for _, kind in transport.asked} == {"announce"}
+        assert {message.kind for _, message in transport.asked} == {"announce"}
         assert transport.reply_kinds == {"offer"}
         assert federation.ledger.journal.verify() == written
         assert federation.standing.rounds == rounds
@@ -333,7 +295,7 @@ def test_a_dry_run_leaves_nothing_and_charges_nobody(any_mode: Parties) -> None:
         assert [event.number for event in of_kind(RoundOpened, events)] == [0]
         assert round_of(parties, Asked(parties)).number == number
         if parties.standing.rounds == 2:
-            new_epochs(parties)
+            parties.new_epochs()
     costs = {name: len(parties.holder(name).account.expenses()) for name in MEMBERS}
     assert costs == dict.fromkeys(MEMBERS, 4), "sums and counts of two epochs"
 
@@ -351,8 +313,8 @@ def test_dry_runs_without_end_are_no_other_for_a_holder_than_one(
         answers = dict(transport.messages)
         offers.append(
             {
-                name: each.model_copy(update={"advert": None})
-                for name, each in answers.items()
+                name: offer.model_copy(update={"advert": None})
+                for name, offer in answers.items()
             }
         )
     assert all(offer == offers[0] for offer in offers)
@@ -365,8 +327,14 @@ def test_a_dry_run_and_a_round_ask_the_same_of_a_holder(any_mode: Parties) -> No
     for work in (check_round, run_round):
         transport = Asked(any_mode)
         work(any_mode.federation, transport, no_watch)
-        asked.append(transport.announced)
-    assert len(asked[0]) == len(asked[1]) == len(MEMBERS)
+        asked.append(
+            [
+                (name, message)
+                for name, message in transport.asked
+                if isinstance(message, Announce)
+            ]
+        )
+    assert len(asked[0]) == len(MEMBERS)
     assert asked[0] == asked[1]
 
 
@@ -383,7 +351,7 @@ def test_a_dry_run_ends_as_the_round_would(parties: Parties) -> None:
     must_end_alike(
         parties, Asked(parties), "code-1, code-2, law-1, law-2 must open a new epoch"
     )
-    new_epochs(parties, "code-1", "law-1", "law-2")
+    parties.new_epochs("code-1", "law-1", "law-2")
     events: list[Event] = []
     dry_run(parties, Asked(parties), events.append)
     assert [event.names for event in of_kind(HoldersWaiting, events)] == [["code-2"]]
@@ -391,7 +359,7 @@ def test_a_dry_run_ends_as_the_round_would(parties: Parties) -> None:
     assert names_of(published) == set(MEMBERS) - {"code-2"}
     transport = Asked(parties)
     transport.down = {"medicine"}
-    new_epochs(parties)
+    parties.new_epochs()
     must_end_alike(parties, transport, "would lose medicine")
 
 
@@ -437,7 +405,7 @@ def test_an_altered_ledger_stops_whatever_would_build_on_it(parties: Parties) ->
     asked.
     """
     round_of(parties, Asked(parties))
-    new_epochs(parties)
+    parties.new_epochs()
     with sqlite3.connect(parties.federation.folder / "ledger.db") as database:
         database.execute(
             "update entries set facts = replace(facts, 'medicine', 'medicime') "
@@ -487,31 +455,26 @@ def test_the_command_says_what_each_has_to_do(
         check_round(parties.federation, transport, watch, order)
 
     monkeypatch.setattr(round_commands, "run_work", run_work)
-    shop, command = (
-        Workshop(parties.folder),
-        ("coordinator", "round", "coordinator", "--dry-run"),
-    )
-    done = shop.call(*command)
+    shop = Workshop(parties.folder)
+    command = "coordinator round coordinator --dry-run"
+    done = shop.call(command)
     assert (done.code, done.stdout) == (0, "")
     said = [line.split()[:3] for line in done.stderr.splitlines()]
-    assert (
-        said[0][:2] == ["dry", "run"]
-        and said[1][:2] == ["mode", "masked"]
-        and said[-1][0] == "clear"
-    )
-    assert ["refused", "law-2", "bundle_refused"] in said and [
-        "next",
-        "law-2",
-        "its",
-    ] in said
-    assert ["absent", "medicine", "no"] in said
-    facts = shop.call(*command, "--json").json
+    assert (said[0][:2], said[1][:2]) == (["dry", "run"], ["mode", "masked"])
+    assert said[-1][0] == "clear"
+    for line in (
+        "refused law-2 bundle_refused",
+        "next law-2 its",
+        "absent medicine no",
+    ):
+        assert line.split() in said
+    facts = shop.call(command, "--json").json
     assert (facts["released"], facts["absent"]) == (False, ["medicine"])
     assert [(refusal["name"], refusal["code"]) for refusal in facts["refused"]] == [
         ("law-2", "bundle_refused")
     ]
     transport = Asked(parties, "law-1", "law-2", "code-1")
-    failed = shop.call(*command, "--json")
+    failed = shop.call(command, "--json")
     assert (failed.code, failed.json["released"]) == (2, False)
     assert (
         "2 holders can take part, but a round under masks needs 3"

@@ -16,14 +16,13 @@ from pydantic import ValidationError
 from ridgeway.client.round.scoring import MIN_SCORES
 from ridgeway.common.base.errors import Refused, RidgewayError
 from ridgeway.common.protocol.messages import Evaluate
-from ridgeway.common.protocol.packet import open_packet
 from ridgeway.common.routing.quality import MAX_HOLDER_SCORES, SCORE_UNIT
-from ridgeway.common.routing.release import load_release
 from ridgeway.coordinator.round.federation import FederationSettings
 from ridgeway.coordinator.round.gathering import checked_row, sizes_of
 from ridgeway.coordinator.round.membership import retire
 from tests.support.making import contents
 from tests.support.simulated_federation import (
+    DOMAINS,
     Direct,
     Parties,
     found,
@@ -50,9 +49,9 @@ def write_scores(
     path.parent.mkdir(exist_ok=True)
     more = {"domain": domain} if domain else {}
     lines = [
-        {"prompt": "?", "expert": each, "score": score, **more}
-        for each, own in scores.items()
-        for score in own
+        {"prompt": "?", "expert": expert, "score": score, **more}
+        for expert, given in scores.items()
+        for score in given
     ]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     if '# scores = "scores.jsonl"' in (parties.homes[name] / "client.toml").read_text():
@@ -68,19 +67,13 @@ def parties(tmp_path: Path, haste: None) -> Parties:
         write_scores(made, name, scores)
         made.rewrite(name, 'modes = ["masked"]', 'modes = ["masked", "clear"]')
     made.rewrite("medicine", "share_scores = true", "share_scores = false")
-    for name in HOLDERS:
-        made.ready(name)
+    made.new_epochs()
     return made
 
 
 def quality_of(parties: Parties) -> Any:
-    newest = parties.federation.newest
-    assert newest is not None
-    return load_release(parties.release_folder(newest.number)).manifest.get("quality")
-
-
-def kinds(transport: Direct) -> list[str]:
-    return [open_packet(reply).message.kind for _, reply in transport.replies]
+    newest = parties.standing.releases[-1]
+    return parties.federation.manifest(newest.number).get("quality")
 
 
 def test_the_table_of_a_release_is_the_sum_of_what_holders_share(
@@ -103,8 +96,7 @@ def test_the_table_of_a_release_is_the_sum_of_what_holders_share(
         "counts": [[20, 12, 0], [MIN_SCORES + 11, 0, 0], [0, 0, 0]],
     }
     round_of(clear, mode="clear")
-    folders = [each.release_folder(1) for each in (parties, clear)]
-    assert contents(folders[0]) == contents(folders[1])
+    assert contents(parties.release_folder(1)) == contents(clear.release_folder(1))
 
 
 def test_scores_take_no_exchange_and_no_opened_sum_of_their_own(
@@ -115,10 +107,12 @@ def test_scores_take_no_exchange_and_no_opened_sum_of_their_own(
     """
     plain = parties.copy(tmp_path / "plain")
     plain.change_settings('experts = ["large", "small", "nobody\'s"]', "experts = []")
-    both = [Direct(parties), Direct(plain)]
-    for each, transport in zip((parties, plain), both, strict=True):
-        round_of(each, transport)
-    assert kinds(both[0]) == kinds(both[1])
+    kinds = []
+    for federation in (parties, plain):
+        transport = Direct(federation)
+        round_of(federation, transport)
+        kinds.append([message.kind for _, message in transport.messages])
+    assert kinds[0] == kinds[1]
     assert quality_of(parties) is not None and quality_of(plain) is None
 
 
@@ -143,9 +137,8 @@ def test_other_experts_are_asked_about_with_the_next_epochs(parties: Parties) ->
         'experts = ["large", "small", "nobody\'s"]', 'experts = ["elsewhere"]'
     )
     assert round_of(parties).number == 1
-    for name in HOLDERS:
-        parties.ready(name)
-    round_of(parties, accept_worse=("code", "law", "medicine"))
+    parties.new_epochs()
+    round_of(parties, accept_worse=DOMAINS)
     assert quality_of(parties)["experts"] == ["elsewhere"]
     assert quality_of(parties)["counts"] == [[0], [30], [0]]
 
@@ -157,10 +150,8 @@ def test_a_retired_domain_leaves_the_table(parties: Parties) -> None:
     retire(parties.federation, "code")
     after = quality_of(parties)
     assert after["domains"] == ["law", "medicine"]
-    assert (after["sums"], after["counts"]) == (
-        before["sums"][1:],
-        before["counts"][1:],
-    )
+    for table in ("sums", "counts"):
+        assert after[table] == before[table][1:]
 
 
 @pytest.mark.parametrize(

@@ -6,26 +6,25 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.records import Mode
-from ridgeway.common.routing.release import ROUTER
-from ridgeway.coordinator.round.ask import RoundWishes
 from ridgeway.coordinator.round.ledger import LedgerRelease
 from ridgeway.coordinator.round.membership import remove, retire, rollback
-from ridgeway.coordinator.round.round import run_round
 from tests.support.hostile import MEMBERS
 from tests.support.simulated_federation import (
+    DOMAINS,
     Direct,
     Parties,
     dry_run,
     found,
-    no_watch,
     own_texts,
     populate,
     round_fails,
+    round_of,
 )
 
 
@@ -37,18 +36,14 @@ def mode(request: pytest.FixtureRequest) -> Mode:
 @pytest.fixture
 def parties(tmp_path: Path, haste_with_changes: None, mode: Mode) -> Parties:
     """Five holders of three domains, with a first release."""
-    made = found(tmp_path, mode=mode)
-    populate(made, MEMBERS)
-    round_of(made)
+    made = populate(found(tmp_path, mode=mode), MEMBERS)
+    round_without(made)
     return made
 
 
-def round_of(
-    parties: Parties, *away: str, allow: tuple[str, ...] = ()
-) -> LedgerRelease:
+def round_without(parties: Parties, *away: str, **wishes: Any) -> LedgerRelease:
     names = [name for name in parties.standing.active if name not in away]
-    wishes = RoundWishes(allow_missing=allow, accept_worse=("code", "law", "medicine"))
-    return run_round(parties.federation, Direct(parties, names), no_watch, wishes)
+    return round_of(parties, Direct(parties, names), accept_worse=DOMAINS, **wishes)
 
 
 def latest(parties: Parties) -> str:
@@ -66,14 +61,14 @@ def test_a_round_stops_before_it_opens_a_total_without_a_domain(
     with round_fails(
         r"would lose medicine, which release 0001 has: medicine did not answer.*"
     ):
-        round_of(parties, "medicine")
+        round_without(parties, "medicine")
     with round_fails(r"medicine must open a new epoch; .*`ridgeway client ready DIR`"):
-        round_of(parties)
+        round_without(parties)
     kept.write_text(kept.read_text().replace("window = 8", "window = 9"))
     with round_fails(
         r"medicine refused \(window_not_allowed: .*must allow these terms"
     ):
-        round_of(parties)
+        round_without(parties)
     assert len(parties.entries("totalled")) == 1
     assert latest(parties) == "0001"
 
@@ -83,13 +78,11 @@ def test_a_domain_goes_when_the_operator_lets_it(parties: Parties) -> None:
     """By the flag for one round; another holder of a domain is enough to keep it."""
     parties.new_epochs()
     with round_fails("would lose medicine"):
-        round_of(parties, "medicine")
-    assert set(round_of(parties, "medicine", allow=("medicine",)).domains) == {
-        "code",
-        "law",
-    }
+        round_without(parties, "medicine")
+    made = round_without(parties, "medicine", allow_missing=("medicine",))
+    assert made.domains == ("code", "law")
     parties.new_epochs()
-    assert set(round_of(parties, "law-2").domains) == {"code", "law", "medicine"}
+    assert round_without(parties, "law-2").domains == DOMAINS
 
 
 @pytest.mark.parametrize("mode", ["clear"], indirect=True)
@@ -99,47 +92,29 @@ def test_in_the_clear_sums_of_absent_holders_still_count(parties: Parties) -> No
     """
     parties.new_epochs()
     with round_fails("no holder of medicine evaluated the router"):
-        round_of(parties, "medicine")
-    federation = parties.federation
-    wishes = RoundWishes(accept_unevaluated=("medicine",))
-    there = Direct(parties, [name for name in MEMBERS if name != "medicine"])
-    assert set(run_round(federation, there, no_watch, wishes).domains) == {
-        "code",
-        "law",
-        "medicine",
-    }
+        round_without(parties, "medicine")
+    accept = ("medicine",)
+    made = round_without(parties, "medicine", accept_unevaluated=accept)
+    assert made.domains == DOMAINS
     remove(parties.federation, "medicine")
     parties.new_epochs()
-    assert set(round_of(parties).domains) == {"code", "law"}
+    assert round_without(parties).domains == ("code", "law")
 
 
 def test_an_earlier_release_comes_back_under_a_new_number(parties: Parties) -> None:
     """The same router to the byte, signed anew, and delivered like any other."""
     for name in MEMBERS:
         parties.change_corpus(name)
-    round_of(parties)
+    round_without(parties)
     federation = parties.federation
-    folders = [federation.release_folder(number) for number in (1, 2, 3)]
-    change = rollback(federation, 1)
-    assert change.published is not None
-    assert (change.published.number, change.published.cause) == (
-        3,
-        "rolled back to 0001",
-    )
-    assert (folders[2] / ROUTER).read_bytes() == (folders[0] / ROUTER).read_bytes()
-    assert (folders[2] / ROUTER).read_bytes() != (folders[1] / ROUTER).read_bytes()
+    rollback(federation, 1)
+    again = parties.standing.releases[-1]
+    assert (again.number, again.cause) == (3, "rolled back to 0001")
+    assert parties.router(3) == parties.router(1) != parties.router(2)
     assert latest(parties) == "0003"
     federation.ledger.verify()
     parties.new_epochs()
-    assert (
-        run_round(
-            parties.federation,
-            Direct(parties),
-            no_watch,
-            RoundWishes(end_rollback=True),
-        ).number
-        == 4
-    )
+    assert round_of(parties, end_rollback=True).number == 4
     assert parties.holder("law-1").newest == 4
 
 
@@ -149,7 +124,7 @@ def test_a_rollback_holds_until_its_operator_ends_it(parties: Parties) -> None:
     """
     for name in MEMBERS:
         parties.change_corpus(name)
-    round_of(parties)
+    round_without(parties)
     rollback(parties.federation, 1)
     rounds = parties.standing.rounds
     for change in (
@@ -160,26 +135,16 @@ def test_a_rollback_holds_until_its_operator_ends_it(parties: Parties) -> None:
         change()
         transport = Direct(parties)
         with round_fails(r"rolled back to release 0001; .* --end-rollback$"):
-            run_round(
-                parties.federation,
-                transport,
-                no_watch,
-                RoundWishes(even_unchanged=True),
-            )
-        assert not transport.replies
+            round_of(parties, transport, even_unchanged=True)
         with round_fails("--end-rollback"):
             dry_run(parties, transport)
         assert not transport.replies
     assert parties.standing.rounds == rounds
-    published = run_round(
-        parties.federation, Direct(parties), no_watch, RoundWishes(end_rollback=True)
-    )
-    assert published.cause == f"round {rounds + 1}" and set(published.domains) == {
-        "code",
-        "law",
-    }
+    published = round_of(parties, end_rollback=True)
+    assert published.cause == f"round {rounds + 1}"
+    assert published.domains == ("code", "law")
     parties.new_epochs()
-    assert round_of(parties).number == published.number + 1, "it was ended"
+    assert round_without(parties).number == published.number + 1, "it was ended"
 
 
 def test_what_was_removed_or_retired_does_not_come_back(parties: Parties) -> None:

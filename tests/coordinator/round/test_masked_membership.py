@@ -31,7 +31,6 @@ from ridgeway.coordinator.round.federation import Federation, PrivacySettings
 from ridgeway.coordinator.round.ledger import LedgerRelease
 from ridgeway.coordinator.round.masked_round import too_few_on_roster
 from ridgeway.coordinator.round.membership import remove, retire
-from ridgeway.coordinator.round.round import run_round
 from tests.support.hostile import MEMBERS
 from tests.support.rosters import unpin
 from tests.support.simulated_federation import (
@@ -39,28 +38,16 @@ from tests.support.simulated_federation import (
     Parties,
     found,
     names_of,
-    no_watch,
     populate,
     round_fails,
+    round_of,
 )
 
 LIAR = "law-1"
 
 
-def round_of(
-    parties: Parties, *without: str, transport: Direct | None = None
-) -> LedgerRelease:
-    names = [name for name in parties.standing.active if name not in without]
-    return run_round(parties.federation, transport or Direct(parties, names), no_watch)
-
-
-def sealed_statistics(transport: Direct) -> list[str]:
-    messages = transport.messages
-    return [
-        name
-        for name, each in messages
-        if isinstance(each, SealedSums) and each.lot == "statistics"
-    ]
+def round_of_active(parties: Parties) -> LedgerRelease:
+    return round_of(parties, Direct(parties, parties.standing.active))
 
 
 # Retiring and removing
@@ -73,9 +60,9 @@ def test_the_round_after_a_domain_has_left_waits_for_new_epochs(
     """Retired or removed: nothing that was in a total with it is in another."""
     leave(later.federation, "medicine")
     with round_fails("must open a new epoch"):
-        round_of(later)
+        round_of_active(later)
     later.new_epochs()
-    published = round_of(later)
+    published = round_of_active(later)
     assert published.domains == ("code", "law")
     assert names_of(published) == set(MEMBERS) - {"medicine"}
     totals = [
@@ -83,7 +70,7 @@ def test_the_round_after_a_domain_has_left_waits_for_new_epochs(
         for entry in later.entries("totalled")
     ]
     assert len(totals) == 2 and not totals[0] & totals[1]
-    later.federation.ledger.verify()
+    later.ledger.verify()
 
 
 def test_removing_says_that_the_sums_are_hidden_and_makes_no_release(
@@ -96,10 +83,8 @@ def test_removing_says_that_the_sums_are_hidden_and_makes_no_release(
     change = remove(later.federation, "medicine")
     assert (change.published, change.hidden, change.names_it) == (None, True, True)
     assert later.sums_files() == set()
-    newest = later.federation.newest
-    assert newest is not None
-    assert newest.number == 1
-    later.federation.ledger.verify()
+    assert [release.number for release in later.standing.releases] == [1]
+    later.ledger.verify()
 
 
 def test_members_that_left_still_count_on_rosters_until_they_are_unpinned(
@@ -114,12 +99,12 @@ def test_members_that_left_still_count_on_rosters_until_they_are_unpinned(
     with round_fails(
         r"0 of 3 members signed .*has pinned 5 members and opens sums of 4 or more"
     ):
-        round_of(later)
+        round_of_active(later)
     gone = [later.holder(name).identity.public for name in ("medicine", "law-2")]
     for name in ("code-1", "code-2", "law-1"):
         unpin(later.homes[name], gone)
         later.ready(name)
-    assert len(round_of(later).members) == 3
+    assert len(round_of_active(later).members) == 3
 
 
 def test_a_holder_that_was_in_no_total_is_removed_without_a_word_of_masks(
@@ -140,9 +125,9 @@ def test_a_total_whose_file_is_lost_is_asked_for_again(later: Parties) -> None:
     for path in (later.federation.folder / "contributions").iterdir():
         path.unlink()
     transport = Direct(later, MEMBERS)
-    assert round_of(later, transport=transport).number == 1
-    assert len(sealed_statistics(transport)) == 5
-    later.federation.ledger.verify()
+    assert round_of(later, transport).number == 1
+    assert len(transport.senders(SealedSums, "statistics")) == 5
+    later.ledger.verify()
 
 
 # Members that lie
@@ -175,21 +160,13 @@ class Lying(Direct):
                 yield reply
 
 
-def refusals(parties: Parties) -> list[tuple[str, str, str]]:
-    return [
-        (entry["name"], entry["step"], entry["code"])
-        for entry in parties.entries("refused")
-    ]
-
-
 def as_long(change: Callable[[bytes], bytes]) -> Lie:
     return lambda opened: (opened.message, (change(bytes(opened.blobs[0])),))
 
 
 def each_part(content: bytes, size: int, change: Callable[[bytes], bytes]) -> bytes:
-    return pack_by_member(
-        {place: change(part) for place, part in unpack_by_member(content, size).items()}
-    )
+    parts = unpack_by_member(content, size)
+    return pack_by_member({member: change(part) for member, part in parts.items()})
 
 
 def test_a_member_that_seals_something_else_spoils_the_total_and_is_told_of_in_words(
@@ -198,12 +175,12 @@ def test_a_member_that_seals_something_else_spoils_the_total_and_is_told_of_in_w
     """The masks hide who; the ledger holds, nothing is released, and the next round goes well."""
     lying = Lying(parties, SealedSums, as_long(lambda content: content[::-1]))
     with round_fails(r"a member sealed wrong sums or runs different code"):
-        round_of(parties, transport=lying)
+        round_of(parties, lying)
     assert parties.federation.newest is None
     assert parties.entries("totalled") == []
     assert parties.sums_files() == set()
-    parties.federation.ledger.verify()
-    assert round_of(parties).number == 1
+    parties.ledger.verify()
+    assert round_of_active(parties).number == 1
 
 
 def test_a_little_more_than_the_own_share_is_noticed(parties: Parties) -> None:
@@ -216,7 +193,7 @@ def test_a_little_more_than_the_own_share_is_noticed(parties: Parties) -> None:
         return content[:-8] + last.to_bytes(8, "little")
 
     with round_fails("the opened total is not a valid sum of statistics"):
-        round_of(parties, transport=Lying(parties, SealedSums, as_long(more)))
+        round_of(parties, Lying(parties, SealedSums, as_long(more)))
     assert parties.federation.newest is None
 
 
@@ -253,10 +230,10 @@ def test_a_wrong_answer_at_any_step_is_refused_by_name_and_the_others_go_on(
     parties: Parties, kind: type[Message], lie: Lie, step: str, code: str
 ) -> None:
     """Where four of five are enough, one that answers wrongly costs nothing but its own part."""
-    published = round_of(parties, transport=Lying(parties, kind, lie))
-    assert (LIAR, step, code) in refusals(parties)
+    published = round_of(parties, Lying(parties, kind, lie))
+    assert (LIAR, step, code) in parties.refusals()
     assert names_of(published) >= set(MEMBERS) - {LIAR}
-    parties.federation.ledger.verify()
+    parties.ledger.verify()
 
 
 def test_wrong_shares_of_one_member_are_survived(parties: Parties) -> None:
@@ -270,7 +247,7 @@ def test_wrong_shares_of_one_member_are_survived(parties: Parties) -> None:
             )
         ),
     )
-    assert len(round_of(parties, transport=lying).members) == 5
+    assert len(round_of(parties, lying).members) == 5
     assert [len(parties.entries(kind)) for kind in ("totalled", "counted")] == [1, 1]
 
 
@@ -285,13 +262,13 @@ def test_garbage_dealt_out_by_one_member_ends_the_round_and_names_it(
             lambda content: each_part(content, ENVELOPE_BYTES, lambda part: part[::-1])
         ),
     )
-    place = sorted(parties.holder(name).identity.public for name in MEMBERS).index(
+    index = sorted(parties.holder(name).identity.public for name in MEMBERS).index(
         parties.holder(LIAR).identity.public
     )
-    with round_fails(f"the shares of member {place + 1} were changed in transit"):
-        round_of(parties, transport=lying)
+    with round_fails(f"the shares of member {index + 1} were changed in transit"):
+        round_of(parties, lying)
     assert parties.entries("totalled") == []
-    assert round_of(parties).number == 1
+    assert round_of_active(parties).number == 1
 
 
 # What is known without asking anybody
@@ -301,31 +278,19 @@ def test_a_roster_that_is_too_small_is_said_to_be(tmp_path: Path, haste: None) -
     """As long as there are fewer than three: masks need as many, and other holders insist on as
     many.
     """
-    parties = found(tmp_path / "masked", mode="masked")
-    assert (
-        too_few_on_roster(parties.federation)
-        == "0 holders are on the roster; a round under masks needs 3"
-    )
-    populate(parties, {"code": "code", "law": "law"})
-    assert (
-        too_few_on_roster(parties.federation)
-        == "2 holders are on the roster; a round under masks needs 3"
-    )
+    two = {"code": "code", "law": "law"}
+    masked = found(tmp_path / "masked", mode="masked")
+    for holders, count in (({}, 0), (two, 2)):
+        words = f"{count} holders are on the roster; a round under masks needs 3"
+        assert too_few_on_roster(populate(masked, holders).federation) == words
     plain = found(tmp_path / "clear")
-    assert (
-        too_few_on_roster(plain.federation)
-        == "0 holders are on the roster; a round needs 2"
-    )
-    populate(plain, {"code": "code", "law": "law"})
-    assert "holders refuse rounds of fewer than 3 unless" in str(
-        too_few_on_roster(plain.federation)
-    )
+    words = "0 holders are on the roster; a round needs 2"
+    assert too_few_on_roster(plain.federation) == words
+    lacking = str(too_few_on_roster(populate(plain, two).federation))
+    assert "holders refuse rounds of fewer than 3 unless" in lacking
     populate(plain, {"medicine": "medicine"})
     assert too_few_on_roster(plain.federation) is None
     full = found(
         tmp_path / "full", mode="private", privacy=PrivacySettings(sums="full")
     )
     assert too_few_on_roster(full.federation) is not None
-
-
-# What all rounds together tell

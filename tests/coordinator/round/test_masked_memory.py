@@ -14,16 +14,17 @@ from ridgeway.client.round.answers import answer
 from ridgeway.common.protocol.packet import Packet
 from ridgeway.common.statistics import vector_size
 from ridgeway.coordinator.round.progress import Event, SealedReceived, SumOpened
-from ridgeway.coordinator.round.round import run_round
-from tests.support.simulated_federation import Parties, found, populate
+from tests.support.simulated_federation import (
+    DOMAINS,
+    Parties,
+    found,
+    populate,
+    round_of,
+)
 from tests.support.tiny import tiny_encoder
 
 WIDTH = 576
-MEMBERS = {
-    f"{domain}-{place}": domain
-    for domain in ("code", "law", "medicine")
-    for place in range(3)
-}
+MEMBERS = {f"{domain}-{number}": domain for domain in DOMAINS for number in range(3)}
 VECTOR = 8 * vector_size(WIDTH + 1, 3)
 
 
@@ -50,9 +51,8 @@ class OneByOne:
 @pytest.fixture
 def parties(tmp_path: Path, haste: None) -> Parties:
     """Nine holders, and vectors as long as those of the default encoder."""
-    parties = found(tmp_path, encoder=tiny_encoder(WIDTH), mode="masked")
-    populate(parties, MEMBERS)
-    return parties
+    made = found(tmp_path, encoder=tiny_encoder(WIDTH), mode="masked")
+    return populate(made, MEMBERS)
 
 
 def test_memory_does_not_grow_with_the_members_that_send(parties: Parties) -> None:
@@ -75,12 +75,11 @@ def test_memory_does_not_grow_with_the_members_that_send(parties: Parties) -> No
     tracemalloc.start()
     try:
         with pytest.raises(Enough):
-            run_round(parties.federation, OneByOne(parties), watch)
+            round_of(parties, OneByOne(parties), watch)
     finally:
         tracemalloc.stop()
     assert len(held) == len(MEMBERS)
     assert max(held) < 3 * VECTOR
     assert max(held) - min(held) < VECTOR / 4
-    assert (
-        peak < 16 * VECTOR
-    )  # the making of a vector included, for holders answer in this very process
+    # the making of a vector included, for holders answer in this very process
+    assert peak < 16 * VECTOR

@@ -19,33 +19,32 @@ from ridgeway.common.protocol.messages import Confirmed, Revealed, SealedSums
 from ridgeway.common.protocol.packet import Packet, open_packet
 from ridgeway.common.routing.release import load_release
 from ridgeway.common.statistics import from_vector
-from ridgeway.coordinator.round.ask import RoundWishes
 from ridgeway.coordinator.round.clear_round import reference_round
 from ridgeway.coordinator.round.federation import RoundSettings
 from ridgeway.coordinator.round.ledger import LedgerRelease
 from ridgeway.coordinator.round.progress import HoldersWaiting
-from ridgeway.coordinator.round.round import run_round
 from tests.support.faults import Crash, epoch_of, let_join
 from tests.support.hostile import FEATURES, MEMBERS, plain_sum
 from tests.support.making import contents
 from tests.support.simulated_federation import (
+    DOMAINS,
     ONE_EACH,
     Direct,
     Parties,
     dry_run,
     found,
     names_of,
-    no_watch,
     of_kind,
     populate,
     round_fails,
+    round_of,
 )
 
 
 class Falling(Direct):
     """Holders of whom some fall silent for good after so many answers.
 
-    heard: whether the request after the last answer still reaches them.
+    reached: whether the request after the last answer still reaches them.
     """
 
     def __init__(
@@ -53,50 +52,28 @@ class Falling(Direct):
         parties: Parties,
         names: Sequence[str],
         after: Mapping[str, int],
-        heard: bool = False,
+        reached: bool = False,
     ) -> None:
         super().__init__(parties, names)
-        self._left, self._heard = dict(after), heard
+        self._left, self._reached = dict(after), reached
 
     def answers(self, name: str, peer: int, packet: Packet) -> Iterator[Packet]:
         left = self._left.get(name, 99)
         self._left[name] = left - 1
         if left > 0:
             yield from super().answers(name, peer, packet)
-        elif left == 0 and self._heard:
+        elif left == 0 and self._reached:
             list(super().answers(name, peer, packet))
 
 
-def round_of(
-    parties: Parties,
-    names: Collection[str] = MEMBERS,
-    transport: Direct | None = None,
-    **options: Any,
-) -> LedgerRelease:
-    transport = transport or Direct(parties, names)
-    return run_round(parties.federation, transport, no_watch, RoundWishes(**options))
-
-
-def kinds(transport: Direct, kind: type[Any], lot: str | None = None) -> list[str]:
-    """Who has answered with a message of this kind."""
-    given = transport.messages
-    return [
-        name
-        for name, each in given
-        if isinstance(each, kind) and lot in (None, getattr(each, "lot", None))
-    ]
+def round_of_members(parties: Parties) -> LedgerRelease:
+    return round_of(parties, Direct(parties, MEMBERS))
 
 
 def nothing_was_opened(parties: Parties) -> None:
     assert parties.entries("totalled") == []
     assert not parties.sums_files()
     assert parties.federation.newest is None
-
-
-def router(parties: Parties, published: LedgerRelease) -> bytes:
-    return (
-        parties.release_folder(published.number) / "router.safetensors"
-    ).read_bytes()
 
 
 # The same release
@@ -118,10 +95,10 @@ def test_a_masked_release_is_the_clear_one_byte_for_byte(
     domains, settings = COHORTS[name]
     masked = found(tmp_path / "masked", mode="masked", **settings)
     populate(masked, domains)
-    for each in domains:
-        masked.rewrite(each, 'modes = ["masked"]', 'modes = ["masked", "clear"]')
+    for holder in domains:
+        masked.rewrite(holder, 'modes = ["masked"]', 'modes = ["masked", "clear"]')
     clear = masked.copy(tmp_path / "clear")
-    releases = [round_of(masked, domains), round_of(clear, domains, mode="clear")]
+    releases = [round_of(masked), round_of(clear, mode="clear")]
     assert releases[0].release == releases[1].release
     folders = [parties.release_folder(1) for parties in (masked, clear)]
     assert contents(folders[0]) == contents(folders[1])
@@ -151,7 +128,7 @@ def test_the_weights_are_those_of_the_reference(
         else None
     )
     expected = reference_round(cohort, sums, later.encoder.scale, Ridge(), identities)
-    published = load(router(later, federation.standing.releases[0]))
+    published = load(later.router(1))
     assert np.array_equal(published["weights"], expected)
 
 
@@ -172,7 +149,7 @@ def total_is_that_of(
     expected = from_vector(
         plain_sum(parties, cohort, sent), FEATURES, len(cohort.domains)
     )
-    kept = [at for at, domain in enumerate(cohort.domains) if domain in stored.domains]
+    kept = [cohort.domains.index(domain) for domain in stored.domains]
     total = federation.ledger.total(stored)
     assert (total.gram == expected.gram).all()
     assert (total.cross == expected.cross[:, kept]).all()
@@ -193,29 +170,29 @@ STAGES = (
 
 
 @pytest.mark.parametrize(
-    ("who", "heard"),
+    ("who", "reached"),
     [("law-1", True), ("medicine", False)],
     ids=["answer lost", "request lost"],
 )
 @pytest.mark.parametrize("stage", STAGES)
 def test_one_that_falls_away_at_any_stage_is_made_up_for(
-    parties: Parties, stage: str, who: str, heard: bool
+    parties: Parties, stage: str, who: str, reached: bool
 ) -> None:
     """Before it has signed, the total is that of the others; afterwards, it is in it. No domain is
     lost but its own; if that is in the total and nobody of it has counted, the operator must say
     that it may be published.
     """
     answered = STAGES.index(stage)
-    transport = Falling(parties, list(MEMBERS), {who: answered}, heard)
+    transport = Falling(parties, list(MEMBERS), {who: answered}, reached)
     accept = ("medicine",) if who == "medicine" and 3 < answered < 7 else ()
-    published = round_of(parties, transport=transport, accept_unevaluated=accept)
+    published = round_of(parties, transport, accept_unevaluated=accept)
     others = [name for name in MEMBERS if name != who]
     total_is_that_of(
         parties, MEMBERS if answered else others, MEMBERS if answered > 3 else others
     )
     lost = {"medicine"} if who == "medicine" and answered <= 3 else set()
-    assert set(published.domains) == {"code", "law", "medicine"} - lost
-    parties.federation.ledger.verify()
+    assert set(published.domains) == {*DOMAINS} - lost
+    parties.ledger.verify()
 
 
 @pytest.mark.parametrize("stage", STAGES[1:5])
@@ -228,12 +205,12 @@ def test_one_fewer_than_the_threshold_opens_nothing_and_the_next_round_goes_well
         parties, list(MEMBERS), {"law-1": answered, "medicine": answered}
     )
     with round_fails(r"3 of 5 members .*, but 4 are needed, so nothing was opened"):
-        round_of(parties, transport=transport)
+        round_of(parties, transport)
     nothing_was_opened(parties)
-    assert len(kinds(transport, Revealed)) == (3 if stage == "open" else 0)
-    assert set(round_of(parties).domains) == {"code", "law", "medicine"}
+    assert len(transport.senders(Revealed)) == (3 if stage == "open" else 0)
+    assert round_of_members(parties).domains == DOMAINS
     total_is_that_of(parties, MEMBERS, MEMBERS)
-    parties.federation.ledger.verify()
+    parties.ledger.verify()
 
 
 @pytest.mark.parametrize("stage", ["evaluate", "confirm counts", "open counts"])
@@ -245,19 +222,16 @@ def test_counts_that_were_never_opened_are_asked_for_in_the_next_round(
     """
     answered = STAGES.index(stage)
     with pytest.raises(RoundFailed):
-        round_of(
-            parties,
-            transport=Falling(
-                parties, list(MEMBERS), {"law-1": answered, "medicine": answered}
-            ),
-        )
+        fallen = {"law-1": answered, "medicine": answered}
+        round_of(parties, Falling(parties, list(MEMBERS), fallen))
     transport = Direct(parties, MEMBERS)
-    assert round_of(parties, transport=transport).number == 1
-    assert set(lots(transport)) == {"counts"}
+    assert round_of(parties, transport).number == 1
+    sealed = transport.senders(SealedSums)
+    assert sealed and sealed == transport.senders(SealedSums, "counts")
     manifest = load_release(parties.release_folder(1)).manifest
     assert manifest["evaluation"] is not None
     assert manifest["confidence"]["calibrated"]
-    assert round_of(parties).number == 1
+    assert round_of_members(parties).number == 1
 
 
 def test_more_than_two_thirds_of_the_roster_must_be_there(parties: Parties) -> None:
@@ -276,11 +250,11 @@ def test_more_than_two_thirds_of_the_roster_must_be_there(parties: Parties) -> N
     ):
         transport = Direct(parties, MEMBERS, away)
         with round_fails(words):
-            round_of(parties, transport=transport)
-        assert not kinds(transport, SealedSums)
+            round_of(parties, transport)
+        assert not transport.senders(SealedSums)
         nothing_was_opened(parties)
     transport = Direct(parties, MEMBERS, {"law-1"})
-    round_of(parties, transport=transport)
+    round_of(parties, transport)
     there = [name for name in MEMBERS if name != "law-1"]
     total_is_that_of(parties, there, there)
 
@@ -299,13 +273,13 @@ def test_too_few_for_the_settings_are_not_opened(tmp_path: Path, haste: None) ->
     with round_fails(
         r"4 holders of 3 domains .* at least 5 holders .* nothing was opened"
     ):
-        round_of(parties, transport=transport)
-    assert not kinds(transport, Revealed)
+        round_of(parties, transport)
+    assert not transport.senders(Revealed)
     nothing_was_opened(parties)
     fewer = Direct(parties, down={"law-1"})
     with round_fails(r"4 holders can take part, but `min_holders` in .* requires 5"):
         round_of(parties, transport=fewer)
-    assert round_of(parties).number == 1
+    assert round_of_members(parties).number == 1
 
 
 # One round after another
@@ -320,18 +294,16 @@ def test_after_a_round_in_which_nothing_has_changed_the_release_stands(
     """
     transport = Direct(later, MEMBERS, away)
     seen: list[str] = []
-    published = run_round(
-        later.federation, transport, lambda event: seen.append(event.kind)
-    )
+    published = round_of(later, transport, lambda event: seen.append(event.kind))
     assert published == later.federation.newest
     assert published.number == 1
     assert seen[-1] == "stands"
-    assert not kinds(transport, SealedSums) + kinds(transport, Revealed)
+    assert not transport.senders(SealedSums) + transport.senders(Revealed)
     assert [entry["reason"] for entry in later.entries("closed")] == [
         "",
         "nothing has changed",
     ]
-    later.federation.ledger.verify()
+    later.ledger.verify()
 
 
 def test_other_settings_make_another_release_of_the_same_total_and_counts(
@@ -342,33 +314,25 @@ def test_other_settings_make_another_release_of_the_same_total_and_counts(
     """
     later.change_settings("threshold = 0.0", 'threshold = 0.5\nfallback = "general"')
     transport = Direct(later, MEMBERS)
-    second = round_of(later, transport=transport)
-    assert not kinds(transport, SealedSums)
-    first = later.standing.releases[0]
-    assert (second.number, router(later, second)) == (2, router(later, first))
+    second = round_of(later, transport)
+    assert not transport.senders(SealedSums)
+    assert (second.number, later.router(2)) == (2, later.router(1))
     manifests = [
         load_release(later.release_folder(number)).manifest for number in (1, 2)
     ]
     assert manifests[0]["evaluation"] == manifests[1]["evaluation"] is not None
     later.change_settings("ridge = 0.01", "ridge = 0.1")
     with round_fails("no holder of code, law, medicine evaluated the router"):
-        round_of(later, transport=transport)
+        round_of(later, transport)
     assert (
         "counted for another router of this total"
         in later.entries("not_counted")[0]["reason"]
     )
-    third = round_of(
-        later, transport=transport, accept_unevaluated=("code", "law", "medicine")
-    )
-    assert not kinds(transport, SealedSums)
+    third = round_of(later, transport, accept_unevaluated=DOMAINS)
+    assert not transport.senders(SealedSums)
     assert (
         load_release(later.release_folder(third.number)).manifest["evaluation"] is None
     )
-
-
-def lots(transport: Direct) -> list[str]:
-    messages = [message for _, message in transport.messages]
-    return [message.lot for message in of_kind(SealedSums, messages)]
 
 
 # One epoch, one total
@@ -383,12 +347,12 @@ def test_one_that_has_joined_waits_until_all_open_new_epochs(later: Parties) -> 
     with round_fails(
         r"would lose code, law, medicine.*law-2, medicine must open a new epoch"
     ):
-        round_of(later, transport=transport)
-    assert not kinds(transport, SealedSums)
+        round_of(later, transport)
+    assert not transport.senders(SealedSums)
     assert [release.number for release in later.standing.releases] == [1]
     later.new_epochs()
     names = [*MEMBERS, "poetry"]
-    assert round_of(later, names).domains == ("code", "law", "medicine", "poetry")
+    assert round_of(later, Direct(later, names)).domains == (*DOMAINS, "poetry")
     total_is_that_of(later, names, names)
 
 
@@ -399,11 +363,11 @@ def test_one_new_epoch_is_in_no_total_with_old_ones(later: Parties) -> None:
     later.change_corpus("law-1")
     transport = Direct(later, MEMBERS)
     with round_fails(r"code-1, code-2, medicine must open a new epoch"):
-        round_of(later, transport=transport)
-    assert not kinds(transport, SealedSums)
+        round_of(later, transport)
+    assert not transport.senders(SealedSums)
     later.new_epochs("code-1", "code-2", "medicine")
     seen: list[Any] = []
-    published = run_round(later.federation, Direct(later, MEMBERS), seen.append)
+    published = round_of(later, Direct(later, MEMBERS), seen.append)
     assert names_of(published) == set(MEMBERS) - {"law-2"}
     assert [event.names for event in of_kind(HoldersWaiting, seen)] == [["law-2"]]
 
@@ -423,7 +387,7 @@ def test_some_that_have_signed_before_a_crash_sign_the_same_again(
                 yield reply
 
     with pytest.raises(Crash):
-        round_of(parties, transport=Dying(parties, list(MEMBERS)))
+        round_of(parties, Dying(parties, list(MEMBERS)))
     used = [
         parties.holder(name).totals.has_signed(
             "statistics", epoch_of(parties.holder(name))
@@ -431,8 +395,8 @@ def test_some_that_have_signed_before_a_crash_sign_the_same_again(
         for name in MEMBERS
     ]
     assert sorted(used) == [False] * 4 + [True]
-    told: list[Any] = []
-    dry_run(parties, Direct(parties), told.append)
-    assert not of_kind(HoldersWaiting, told)
-    round_of(parties)
+    events: list[Any] = []
+    dry_run(parties, Direct(parties), events.append)
+    assert not of_kind(HoldersWaiting, events)
+    round_of_members(parties)
     total_is_that_of(parties, MEMBERS, MEMBERS)

@@ -5,7 +5,6 @@ to count for.
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +14,7 @@ import numpy as np
 import pytest
 
 from ridgeway.client.ready import open_epoch
-from ridgeway.client.round.holder import PRIOR, Holder
+from ridgeway.client.round.holder import Holder
 from ridgeway.client.round.spending import Expense
 from ridgeway.client.sums import document_sums
 from ridgeway.client.sums.corpus import is_held_out
@@ -23,12 +22,10 @@ from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.settings import WordFeatures
 from ridgeway.common.privacy.noise import DocumentSums, PrivacyMode
 from ridgeway.common.privacy.noisy_solve import noise_variance
-from ridgeway.common.privacy.public_prior import make_prior, write_prior
-from ridgeway.common.protocol.messages import Message, Refusal
+from ridgeway.common.protocol.messages import Message
 from ridgeway.common.protocol.packet import Blob, Packet, open_packet
 from ridgeway.common.statistics import Statistics
 from ridgeway.common.text.table_encoder import with_words
-from ridgeway.coordinator.round.ask import RoundWishes
 from ridgeway.coordinator.round.federation import Federation, PrivacySettings
 from ridgeway.coordinator.round.ledger import LedgerRelease
 from ridgeway.coordinator.round.membership import remove, retire
@@ -38,28 +35,27 @@ from ridgeway.coordinator.round.progress import (
     RouterWorse,
     Watch,
 )
-from ridgeway.coordinator.round.round import run_round
 from ridgeway.coordinator.solving.private_release import NoisyAccuracy
 from ridgeway.coordinator.solving.publish import compose
 from tests.support.commands import Workshop
 from tests.support.faults import epoch_of, make_haste
 from tests.support.hostile import FEATURES, MEMBERS, Hostile
 from tests.support.simulated_federation import (
+    DOMAINS,
     Direct,
     Parties,
     dry_run,
-    found,
+    found_private,
     names_of,
     no_watch,
     of_kind,
+    older_copy,
     own_texts,
     populate,
     round_fails,
     round_of,
 )
 
-PUBLIC = [own_texts("public", domain, 30) for domain in ("code", "law", "medicine")]
-DOMAINS = ("code", "law", "medicine")
 TWO_ROUNDS = 1.5
 """An ε that two rounds of 1 together stay below, and three do not."""
 
@@ -68,10 +64,7 @@ def settled(
     folder: Path, mode: PrivacyMode, max_epsilon: float = TWO_ROUNDS
 ) -> Parties:
     """Five holders that have agreed to this privacy, and to what two rounds cost."""
-    parties = found(
-        folder, mode="private", privacy=PrivacySettings(sums=mode, epsilon=1.0)
-    )
-    write_prior(make_prior(parties.encoder, PUBLIC), parties.federation.folder / PRIOR)
+    parties = found_private(folder, privacy=PrivacySettings(sums=mode, epsilon=1.0))
     populate(parties, MEMBERS)
     for name in MEMBERS:
         parties.rewrite(name, "max_epsilon = 4.0", f"max_epsilon = {max_epsilon}")
@@ -196,10 +189,8 @@ def test_a_round_costs_each_document_what_the_terms_say(parties: Parties) -> Non
             for word in ("statistics", leaves, "counts", "counted")
             if word in noted
         ]
-        assert [each.output for each in expenses(parties, name)] == [
-            "statistics",
-            "counts",
-        ]
+        outputs = [expense.output for expense in expenses(parties, name)]
+        assert outputs == ["statistics", "counts"]
         assert 0.99 < holder.account.epsilon() <= 1.0
 
 
@@ -260,8 +251,8 @@ def test_an_accuracy_under_noise_is_told_with_its_interval(
     assert high - low > 10
     shop, folder = Workshop(tmp_path), new.federation.folder
     words = f"(95 %: {low:.1f} to {high:.1f})"
-    assert words in shop.call("coordinator", "releases", folder).stdout
-    shown = shop.call("coordinator", "releases", folder, "0").stdout
+    assert words in shop.call("coordinator releases", folder).stdout
+    shown = shop.call("coordinator releases", folder, "0").stdout
     assert words in shown
     for name, (least, most) in evaluation["intervals"].items():
         assert (
@@ -269,9 +260,10 @@ def test_an_accuracy_under_noise_is_told_with_its_interval(
             in shown
         )
         assert least <= evaluation["domains"][name] <= most
-    assert shop.call("coordinator", "releases", folder, "--json").json[0][
-        "interval"
-    ] == [low, high]
+    assert shop.call("coordinator releases", folder, "--json").json[0]["interval"] == [
+        low,
+        high,
+    ]
 
 
 def test_a_router_that_is_surely_worse_is_not_published(
@@ -298,9 +290,8 @@ def test_a_router_that_is_surely_worse_is_not_published(
         monkeypatch.setattr(
             "ridgeway.coordinator.round.round.noisy_accuracy", lambda *_: accuracy
         )
-        for name in new.homes:
-            new.ready(name)
-        return run_round(new.federation, Direct(new), watch)
+        new.new_epochs()
+        return round_of(new, watch=watch)
 
     assert [next_round().number, next_round().number] == [1, 2]
     seen: list[Event] = []
@@ -310,18 +301,14 @@ def test_a_router_that_is_surely_worse_is_not_published(
     assert {(event.before, event.after) for event in worse} == {
         ((60.0, 92.0), (10.0, 55.0))
     }
-    wishes = RoundWishes(accept_worse=tuple(event.domain for event in worse))
-    assert run_round(new.federation, Direct(new), no_watch, wishes).number == 3
+    accept = tuple(event.domain for event in worse)
+    assert round_of(new, accept_worse=accept).number == 3
 
 
 def test_domains_go_as_ever(parties: Parties) -> None:
     """A domain is retired from a private release, which goes on to say what it promises."""
-    change = retire(parties.federation, "law")
-    assert change.published is not None
-    assert (
-        parties.federation.manifest(change.published.number)["privacy"]["epsilon"]
-        == 1.0
-    )
+    retire(parties.federation, "law")
+    assert parties.federation.manifest(2)["privacy"]["epsilon"] == 1.0
 
 
 def test_a_holder_is_taken_out_of_a_total_of_columns(parties: Parties) -> None:
@@ -330,11 +317,7 @@ def test_a_holder_is_taken_out_of_a_total_of_columns(parties: Parties) -> None:
     if mode_of(parties) == "full":
         assert change.published is None and change.hidden
         return
-    assert change.published is not None
-    assert (
-        parties.federation.manifest(change.published.number)["privacy"]["mode"]
-        == "columns"
-    )
+    assert parties.federation.manifest(2)["privacy"]["mode"] == "columns"
 
 
 # Sending again
@@ -437,17 +420,15 @@ def test_a_coordinator_that_is_killed_goes_on_and_nobody_pays_twice(
 
 
 def test_an_older_copy_of_a_holders_folder_does_not_give_the_budget_back(
-    new: Parties, tmp_path: Path
+    new: Parties,
 ) -> None:
     """The file of what corpora have cost lies beside it, and still knows. The copy takes part in
     nothing.
     """
     home = new.homes["law-1"]
-    shutil.copytree(home, tmp_path / "older")
-    round_of(new)
-    cost = new.holder("law-1").account.epsilon()
-    shutil.rmtree(home)
-    shutil.copytree(tmp_path / "older", home)
+    with older_copy(home):
+        round_of(new)
+        cost = new.holder("law-1").account.epsilon()
     holder = new.holder("law-1")
     assert (
         holder.journal.entries("spent") == []
@@ -464,31 +445,32 @@ def test_an_older_copy_of_a_holders_folder_does_not_give_the_budget_back(
     else:  # a total without it is another one, in which the others' epochs are not
         with round_fails("older_copy"):
             round_of(new, transport, even_unchanged=True, accept_unevaluated=DOMAINS)
-    refused = [
-        open_packet(reply).message
-        for name, reply in transport.replies
-        if name == "law-1"
-    ]
-    assert "older_copy" in {refusal.code for refusal in of_kind(Refusal, refused)}
+    assert ("law-1", "older_copy") in {(name, code) for name, _, code in new.refusals()}
     assert len(expenses(new, "law-1")) == 2
 
 
 def test_an_older_copy_of_the_coordinators_folder_costs_nobody_anything(
-    new: Parties, tmp_path: Path
+    new: Parties,
 ) -> None:
     """Holders send again what they sent; the release takes a number that they have not got."""
     folder = new.federation.folder
-    shutil.copytree(folder, tmp_path / "older", symlinks=True)
-    round_of(new)
-    before = total_of(new)
-    shutil.rmtree(folder)
-    shutil.copytree(tmp_path / "older", folder, symlinks=True)
+    with older_copy(folder):
+        round_of(new)
+        before = total_of(new)
     assert round_of(new).number == 2
     assert total_of(new).equals(before) and paid(new) == {2}
     assert {new.holder(name).newest for name in MEMBERS} == {2}
 
 
 # What may be asked
+
+
+def all_refuse(parties: Parties) -> None:
+    """Play a round whose release each member refuses."""
+    round_of(parties)
+    assert sorted(parties.refusals()) == [
+        (name, "deliver", "bad_release") for name in sorted(MEMBERS)
+    ]
 
 
 def test_a_release_that_does_not_follow_from_its_total_is_refused(
@@ -508,12 +490,7 @@ def test_a_release_that_does_not_follow_from_its_total_is_refused(
         )
 
     monkeypatch.setattr("ridgeway.coordinator.round.round.compose", other)
-    transport = Direct(new)
-    round_of(new, transport)
-    refused = [message for _, message in transport.messages]
-    assert [refusal.code for refusal in of_kind(Refusal, refused)] == [
-        "bad_release"
-    ] * len(MEMBERS)
+    all_refuse(new)
     assert {new.holder(name).newest for name in MEMBERS} == {0}
 
 
@@ -527,12 +504,7 @@ def test_a_release_of_other_domains_than_were_solved_is_refused(
         "note_solved",
         lambda self, name, weights: noted(self, name, weights[:, :-1]),
     )
-    transport = Direct(new)
-    round_of(new, transport)
-    refused = [message for _, message in transport.messages]
-    assert [refusal.code for refusal in of_kind(Refusal, refused)] == [
-        "bad_release"
-    ] * len(MEMBERS)
+    all_refuse(new)
 
 
 def asked(parties: Parties, message: Message, blobs: Sequence[Blob] = ()) -> Any:

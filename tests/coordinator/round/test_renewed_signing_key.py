@@ -41,6 +41,7 @@ from ridgeway.serving.current_release import ReleaseSource
 from tests.support.commands import Workshop
 from tests.support.making import fixed_identity, sign_again
 from tests.support.simulated_federation import (
+    DOMAINS,
     ONE_EACH,
     Parties,
     found,
@@ -64,22 +65,23 @@ def renew(parties: Parties) -> HandOver:
 
 
 def another_round(parties: Parties) -> int:
-    for name in ONE_EACH:
-        parties.ready(name)
+    parties.new_epochs()
     return round_of(parties).number
 
 
-def asked(parties: Parties, name: str, federation: Federation) -> str:
-    """The kind of a holder's answer to a greeting, or the code of its refusal."""
-    reply = open_packet(
-        answer(
-            parties.holder(name),
-            seal_packet(Hello(), federation.identity, round="0" * 32),
-        )
-    )
-    return (
-        reply.message.code if isinstance(reply.message, Refusal) else reply.message.kind
-    )
+def asked(parties: Parties, federation: Federation) -> str:
+    """The kind of law's answer to a greeting, or the code of its refusal."""
+    greeting = seal_packet(Hello(), federation.identity, round="0" * 32)
+    message = open_packet(answer(parties.holder("law"), greeting)).message
+    return message.code if isinstance(message, Refusal) else message.kind
+
+
+def noticed(parties: Parties, federation: Federation) -> str:
+    """What law's owner is told of the notice of a coordinator."""
+    announce(federation)
+    notice = (federation.link / NOTICE).read_bytes()
+    home, pinned = parties.homes["law"], federation.keys[0]
+    return "\n".join(take_notice(home, notice, pinned, system_clock()))
 
 
 def thief(parties: Parties) -> Federation:
@@ -118,17 +120,12 @@ def test_what_the_key_before_signed_is_verified_without_another_round(
     announce(parties.federation)
     renew(parties)
     federation = parties.federation
-    announce(federation)
-    home, pinned = parties.homes["law"], federation.keys[0]
-    words = "\n".join(
-        take_notice(
-            home, (federation.link / NOTICE).read_bytes(), pinned, system_clock()
-        )
-    )
+    words = noticed(parties, federation)
     assert federation.identity.public in words
-    assert pinned in words
-    results = {check.name: check for check in HolderRecord(home).check()}
-    assert all(each.good for each in results.values())
+    assert federation.keys[0] in words
+    record = HolderRecord(parties.homes["law"])
+    results = {check.name: check for check in record.check()}
+    assert all(check.good for check in results.values())
     assert federation.identity.public in results["keys"].words
 
 
@@ -138,19 +135,13 @@ def test_the_key_before_signs_nothing_that_a_holder_takes_any_more(
     """Requests and notices: whoever met the hand-over refuses, and says which key holds."""
     stolen = thief(parties)
     renew(parties)
-    assert asked(parties, "law", stolen) == "here"  # it has met nothing yet
-    assert asked(parties, "law", parties.federation) == "here"
-    assert asked(parties, "law", stolen) == "key_handed_over"
+    assert asked(parties, stolen) == "here"  # it has met nothing yet
+    assert asked(parties, parties.federation) == "here"
+    assert asked(parties, stolen) == "key_handed_over"
     create_authority(stolen.link.parent / "other", [])
     shutil.copytree(stolen.link.parent / "other", stolen.link, dirs_exist_ok=True)
-    announce(stolen)
     with pytest.raises(FormatError, match="no longer valid"):
-        take_notice(
-            parties.homes["law"],
-            (stolen.link / NOTICE).read_bytes(),
-            stolen.keys[0],
-            system_clock(),
-        )
+        noticed(parties, stolen)
 
 
 def test_a_second_hand_over_of_the_old_key_is_refused(parties: Parties) -> None:
@@ -159,10 +150,10 @@ def test_a_second_hand_over_of_the_old_key_is_refused(parties: Parties) -> None:
     """
     stolen = thief(parties)
     renew(parties)
-    assert asked(parties, "law", parties.federation) == "here"
+    assert asked(parties, parties.federation) == "here"
     stolen.renew_key()
-    assert asked(parties, "law", stolen) == "forked_key"
-    assert asked(parties, "law", parties.federation) == "here"
+    assert asked(parties, stolen) == "forked_key"
+    assert asked(parties, parties.federation) == "here"
     [keys] = [
         check
         for check in HolderRecord(parties.homes["law"]).check()
@@ -170,13 +161,7 @@ def test_a_second_hand_over_of_the_old_key_is_refused(parties: Parties) -> None:
     ]
     assert "handed over twice" in keys.words
     with pytest.raises(FormatError, match="handed over twice"):
-        announce(stolen)
-        take_notice(
-            parties.homes["law"],
-            (stolen.link / NOTICE).read_bytes(),
-            stolen.keys[0],
-            system_clock(),
-        )
+        noticed(parties, stolen)
 
 
 def test_whoever_met_the_thief_first_refuses_the_operator(parties: Parties) -> None:
@@ -185,9 +170,9 @@ def test_whoever_met_the_thief_first_refuses_the_operator(parties: Parties) -> N
     """
     stolen = thief(parties)
     stolen.renew_key()
-    assert asked(parties, "law", stolen) == "here"
+    assert asked(parties, stolen) == "here"
     renew(parties)
-    assert asked(parties, "law", parties.federation) == "forked_key"
+    assert asked(parties, parties.federation) == "forked_key"
 
 
 def test_a_release_is_verified_by_whoever_pinned_an_earlier_key(
@@ -202,16 +187,13 @@ def test_a_release_is_verified_by_whoever_pinned_an_earlier_key(
     federation = parties.federation
     folder = federation.release_folder(2)
     for key in (old, federation.identity.public):
-        assert Router.load(folder, key=key).domains == ("code", "law", "medicine")
-    with pytest.raises(ReleaseError, match="not by the key you trust"):
-        Router.load(folder, key=fixed_identity(1).public)
-    with pytest.raises(ReleaseError, match="not by the key you trust"):
-        Router.load(federation.release_folder(1), key=federation.identity.public)
-    assert rollback(federation, 1).published is not None
-    assert (
-        load_release(federation.release_folder(3), key=old).signer
-        == federation.identity.public
-    )
+        assert Router.load(folder, key=key).domains == DOMAINS
+    for number, key in ((2, fixed_identity(1).public), (1, federation.identity.public)):
+        with pytest.raises(ReleaseError, match="not by the key you trust"):
+            Router.load(federation.release_folder(number), key=key)
+    rollback(federation, 1)
+    again = load_release(federation.release_folder(3), key=old)
+    assert again.signer == federation.identity.public
 
 
 def test_the_public_chain_does_not_let_the_old_key_sign_for_the_new_one(
@@ -322,19 +304,17 @@ def test_a_release_whose_own_chain_hands_its_signers_key_over_is_refused(
     """
     stolen = thief(parties)
     renew(parties)
-    sign_again(stolen.release_folder(1), stolen.identity, {})
-    assert (
-        load_release(stolen.release_folder(1), key=stolen.identity.public).signer
-        == stolen.identity.public
-    )
-    manifest = stolen.release_folder(1) / "manifest.json"
+    folder, old = stolen.release_folder(1), stolen.identity.public
+    sign_again(folder, stolen.identity, {})
+    assert load_release(folder, key=old).signer == old
+    manifest = folder / "manifest.json"
     body = json.loads(manifest.read_bytes())
     body["signature"]["handovers"] = [
         link.to_json() for link in parties.federation.identity.handovers
     ]
     manifest.write_bytes(canonical_json(body))
     with pytest.raises(ReleaseError, match="not by the key you trust"):
-        Router.load(stolen.release_folder(1), key=stolen.identity.public)
+        Router.load(folder, key=old)
 
 
 def test_a_renewal_that_is_cut_off_is_brought_to_its_end(parties: Parties) -> None:
@@ -363,12 +343,10 @@ def test_a_backup_keeps_the_chain(parties: Parties, tmp_path: Path) -> None:
     restore(tmp_path / "after.backup", tmp_path / "after")
     after = Federation(tmp_path / "after", encoder=parties.encoder)
     assert after.keys == parties.federation.keys
-    assert asked(parties, "law", after) == "here"
+    assert asked(parties, after) == "here"
     restore(tmp_path / "before.backup", tmp_path / "before")
-    assert (
-        asked(parties, "law", Federation(tmp_path / "before", encoder=parties.encoder))
-        == "key_handed_over"
-    )
+    before = Federation(tmp_path / "before", encoder=parties.encoder)
+    assert asked(parties, before) == "key_handed_over"
 
 
 # The commands
@@ -378,43 +356,29 @@ def test_the_operator_renews_and_holders_follow_by_commands(
     parties: Parties, tmp_path: Path
 ) -> None:
     """`renew --signing-key` writes a new invitation; `accept`, `members` and `init` take it up."""
-    shop, folder, home = (
-        Workshop(tmp_path),
-        parties.federation.folder,
-        parties.homes["law"],
-    )
+    shop, home = Workshop(tmp_path), parties.homes["law"]
+    folder = parties.federation.folder
+    renewed = ("coordinator renew --signing-key", folder)
     keep_installed(parties.federation)
     write_invite(parties.federation)
     shutil.copy(folder / "invite" / INVITE, home)  # as `init` keeps it
-    facts = shop.call("coordinator", "renew", folder, "--signing-key", "--json").json
-    assert (facts["after"], facts["handovers"]) == (
-        parties.federation.identity.public,
-        1,
-    )
-    assert (
-        shop.call("coordinator", "renew", folder, "--signing-key", "--authority").code
-        == 2
-    )
-    accepted = shop.call("client", "accept", home, "--invite", folder / "invite")
+    facts = shop.call(*renewed, "--json").json
+    assert facts["after"] == parties.federation.identity.public
+    assert facts["handovers"] == 1
+    assert shop.call(*renewed, "--authority").code == 2
+    invite = folder / "invite"
+    accepted = shop.call("client accept", home, "--invite", invite)
     assert (accepted.code, facts["after"] in accepted.stderr) == (0, True)
-    assert shop.call("client", "members", home, "--invite", folder / "invite").code == 0
-    status = shop.call("client", "status", home, "--json").json
+    assert shop.call("client members", home, "--invite", invite).code == 0
+    status = shop.call("client status", home, "--json").json
     assert status["coordinator"] == facts["after"]
     assert [(link["whose"], link["after"]) for link in status["handovers"]] == [
         ("the coordinator", facts["after"])
     ]
-    assert "handed over to" in shop.call("client", "status", home).stderr
-    assert shop.call("client", "verify", home).code == 0
-    options = (
-        "--domain",
-        "law",
-        "--accept-mode",
-        "masked",
-        "--corpus",
-        folder,
-        "--coordinator-key",
-    )
-    words = ("client", "init", "--invite", folder / "invite", *options)
+    assert "handed over to" in shop.call("client status", home).stderr
+    assert shop.call("client verify", home).code == 0
+    options = ("--invite", invite, "--corpus", folder, "--coordinator-key")
+    words = ("client init --domain law --accept-mode masked", *options)
     assert shop.call(*words, facts["before"], tmp_path / "one").code == 0
     assert shop.call(*words, facts["after"], tmp_path / "two").code == 0
     assert shop.call(*words, "1" * 64, tmp_path / "three").code == 2
@@ -426,22 +390,20 @@ def test_a_holder_renews_and_is_admitted_by_commands(
     """`renew --identity` writes a card with the hand-over; `admit` knows the holder by any key."""
     shop, folder = Workshop(tmp_path), parties.federation.folder
     law = parties.homes["law"]
-    facts = shop.call("client", "renew", law, "--identity", "--json").json
+    facts = shop.call("client renew", law, "--identity", "--json").json
     assert facts["key"] == parties.holder("law").identity.public != facts["before"]
     assert (
         shop.call(
-            "coordinator", "admit", folder, law / "holder.pub", "--name", "other"
+            "coordinator admit", folder, law / "holder.pub", "--name", "other"
         ).code
         == 2
     )
     assert (
-        shop.call(
-            "coordinator", "admit", folder, law / "holder.pub", "--name", "law"
-        ).code
+        shop.call("coordinator admit", folder, law / "holder.pub", "--name", "law").code
         == 0
     )
     assert parties.standing.roster["law"].key == facts["key"]
     assert "(you)" in {
         link["whose"]
-        for link in shop.call("client", "status", law, "--json").json["handovers"]
+        for link in shop.call("client status", law, "--json").json["handovers"]
     }

@@ -48,7 +48,6 @@ from tests.support.simulated_federation import (
     Parties,
     found,
     names_of,
-    no_watch,
     own_texts,
     populate,
     round_fails,
@@ -92,7 +91,7 @@ class World:
         """Of rounds in the clear."""
         return Oracle(
             self.parties.encoder,
-            {each: known.prepared for each, known in self.known.items()},
+            {epoch: known.prepared for epoch, known in self.known.items()},
         )
 
     @property
@@ -114,10 +113,9 @@ def worlds(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Mode], World]:
 def _world(folder: Path, mode: Mode) -> World:
     with pytest.MonkeyPatch.context() as patch:
         make_haste(patch)
-        parties = found(folder, mode=mode)
-        populate(parties, FIRST)
-        for place, (name, domain) in enumerate(NEWCOMERS.items()):
-            parties.settle(name, domain, own_texts(name, "medicine", 11 + place))
+        parties = populate(found(folder, mode=mode), FIRST)
+        for number, (name, domain) in enumerate(NEWCOMERS.items()):
+            parties.settle(name, domain, own_texts(name, "medicine", 11 + number))
         terms = parties.federation.terms
         known, summed = {}, {}
         for name in parties.homes:
@@ -193,11 +191,8 @@ class Story:
             corpus = self.dice.choice(("first", "other"))
             for name in self.dice.choice((("code",), CHANGING)):
                 self.corpora[name] = corpus
-                self.learn(
-                    name,
-                    turn_to(self.parties, name, corpus),
-                    self.world.summed[name, corpus],
-                )
+                epoch = turn_to(self.parties, name, corpus)
+                self.learn(name, epoch, self.world.summed[name, corpus])
         if self.dice.random() < 0.3:
             for name in self.parties.homes:
                 self.open_epoch(name)
@@ -206,9 +201,8 @@ class Story:
     def storm(self, chance: float) -> None:
         """A round in which anything may happen; chance: of a crash."""
         self.events()
-        self.steps.allow(
-            self.dice.randint(1, MOST_STEPS) if self.dice.random() < chance else 0
-        )
+        crashes = self.dice.random() < chance
+        self.steps.allow(self.dice.randint(1, MOST_STEPS) if crashes else 0)
         accept = self.dice.choice(((), (), DOMAINS))
         try:
             self.round(accept)
@@ -223,12 +217,8 @@ class Story:
             accept_unevaluated=tuple(accept),
             even_unchanged=self.even_unchanged,
         )
-        run_round(
-            self.parties.federation_at(self.steps.clock),
-            self.network,
-            self.steps,
-            wishes,
-        )
+        federation = self.parties.federation_at(self.steps.clock)
+        run_round(federation, self.network, self.steps, wishes)
 
     def everybody_has(self, number: int) -> None:
         for name in self.standing().active:
@@ -257,18 +247,16 @@ class ClearStory(Story):
         self.network.chance = 0.0
         before = self.check()
         accept = self.dice.choice(((), DOMAINS))
-        if (
-            not accept
-        ):  # who has counted for another router counts again with its next epoch
+        # who has counted for another router counts again with its next epoch
+        if not accept:
             for name in self.parties.homes:
                 self.open_epoch(name)
             self.gather()
         self.round(accept)
         number = self.check(accept)
         assert number == before + 1
-        assert self.oracle.cohort(self.parties.federation, number) == set(
-            self.standing().active
-        )
+        cohort = self.oracle.cohort(self.parties.federation, number)
+        assert cohort == set(self.standing().active)
         self.everybody_has(number)
         return self.happened
 
@@ -339,14 +327,13 @@ class MaskedStory(Story):
         self.round(())
         assert self.check() == before + 1
         newest = self.standing().releases[-1]
-        assert {member.name for member in newest.members} == set(self.standing().active)
+        assert names_of(newest) == set(self.standing().active)
         self.everybody_has(newest.number)
 
     def check(self, accept: Sequence[str] = ()) -> int:
         releases = len(self.standing().releases)
-        self.unevaluated |= (
-            set(range(self.releases + 1, releases + 1)) if accept else set()
-        )
+        if accept:
+            self.unevaluated |= set(range(self.releases + 1, releases + 1))
         self.releases = self.oracle.check(
             self.parties, self.network.witness, self.unevaluated
         )
@@ -389,26 +376,19 @@ def test_who_fails_to_send_does_not_push_out_an_absent_holder_of_the_same_domain
     """
     world = worlds("clear")
     parties = world.copy(tmp_path)
-    first = Direct(parties, list(FIRST))
-    first.down = {"law-2"}
-    round_of(parties, first)
+    round_of(parties, Direct(parties, FIRST, down={"law-2"}))
 
     class Mute(Direct):
         def answers(self, name: str, peer: int, packet: Packet) -> Iterator[Packet]:
             silent = name in fails and isinstance(open_packet(packet).message, Collect)
             yield from () if silent else super().answers(name, peer, packet)
 
-    second = Mute(parties, list(FIRST))
-    second.down = {"law-1"}
-    wishes = RoundWishes(
-        accept_unevaluated=DOMAINS
-    )  # the others have counted for another router
-    published = run_round(parties.federation, second, no_watch, wishes)
-    law = {"law-1"} if fails else {"law-2"}
-    assert (
-        world.oracle.cohort(parties.federation, published.number)
-        == {"code", "medicine-1"} | law
-    )
+    second = Mute(parties, FIRST, down={"law-1"})
+    # the others have counted for another router
+    published = round_of(parties, second, accept_unevaluated=DOMAINS)
+    law = "law-1" if fails else "law-2"
+    cohort = world.oracle.cohort(parties.federation, published.number)
+    assert cohort == {"code", "medicine-1", law}
 
 
 class FallsAfterSharing(Direct):
@@ -471,20 +451,15 @@ def test_wherever_the_coordinator_is_killed_the_next_round_goes_on_from_there(
     world = worlds(mode)
 
     def checked(parties: Parties) -> int:
-        return (
-            world.oracle.check(parties)
-            if mode == "clear"
-            else world.masked_oracle.check(parties, Witness())
-        )
+        if mode == "clear":
+            return world.oracle.check(parties)
+        return world.masked_oracle.check(parties, Witness())
 
     def goes_on(parties: Parties, calm: Network) -> None:
         before = checked(parties)
         published = round_of(parties, calm)
         assert checked(parties) == published.number == 1
-        assert published.number - before in (
-            0,
-            1,
-        )  # it died with the release, or before it
+        assert before in (0, 1)  # it died before the release, or with it
         assert parties.federation.manifest(1)["evaluation"] is not None
         assert names_of(published) == set(THERE)
 

@@ -11,40 +11,33 @@ from typing import Any
 import pytest
 
 from ridgeway.common.base.errors import RoundFailed
-from ridgeway.common.base.records import Mode
-from ridgeway.common.privacy.public_prior import make_prior, write_prior
 from ridgeway.common.protocol.messages import Evaluate, Refusal
 from ridgeway.common.protocol.packet import Packet, open_packet, seal_packet
 from ridgeway.coordinator.cli import round_commands
-from ridgeway.coordinator.round.ask import RoundWishes, RunOrder
-from ridgeway.coordinator.round.federation import PRIOR, Federation
-from ridgeway.coordinator.round.ledger import LedgerRelease
+from ridgeway.coordinator.round.ask import RunOrder
+from ridgeway.coordinator.round.federation import Federation
 from ridgeway.coordinator.round.progress import Watch
-from ridgeway.coordinator.round.round import run_round
 from tests.support.commands import Workshop
 from tests.support.hostile import MEMBERS
 from tests.support.simulated_federation import (
+    DOMAINS,
     Direct,
     Parties,
     dry_run,
     found,
-    no_watch,
-    own_texts,
+    found_private,
     populate,
     round_fails,
+    round_of,
 )
 
-MODES: tuple[Mode, ...] = ("clear", "masked", "private")
 
-
-@pytest.fixture(params=MODES)
+@pytest.fixture(params=["clear", "masked", "private"])
 def parties(request: pytest.FixtureRequest, tmp_path: Path, haste: None) -> Parties:
     """Five holders of three domains; medicine has one."""
-    made = found(tmp_path, mode=request.param)
-    public = [own_texts("public", domain, 20) for domain in ("code", "law", "medicine")]
-    write_prior(make_prior(made.encoder, public), made.federation.folder / PRIOR)
-    populate(made, MEMBERS)
-    return made
+    if request.param == "private":
+        return populate(found_private(tmp_path), MEMBERS)
+    return populate(found(tmp_path, mode=request.param), MEMBERS)
 
 
 class WithoutCounts(Direct):
@@ -77,15 +70,6 @@ class WithoutCounts(Direct):
             self.down.add(name)
 
 
-def round_of(parties: Parties, transport: Direct, *accept: str) -> LedgerRelease:
-    return run_round(
-        parties.federation,
-        transport,
-        no_watch,
-        RoundWishes(accept_unevaluated=accept),
-    )
-
-
 def nothing_is_published(parties: Parties) -> None:
     federation = parties.federation
     assert federation.newest is None
@@ -115,9 +99,14 @@ def test_a_router_that_a_domain_has_not_counted_for_is_not_published(
         round_of(parties, WithoutCounts(parties, how, "medicine"))
     nothing_is_published(parties)
     with round_fails("medicine"):
-        round_of(parties, WithoutCounts(parties, how, "medicine"), "law")
+        round_of(
+            parties,
+            WithoutCounts(parties, how, "medicine"),
+            accept_unevaluated=("law",),
+        )
     nothing_is_published(parties)
-    published = round_of(parties, WithoutCounts(parties, how, "medicine"), "medicine")
+    without = WithoutCounts(parties, how, "medicine")
+    published = round_of(parties, without, accept_unevaluated=("medicine",))
     manifest = parties.federation.manifest(published.number)
     assert "medicine" in manifest["domains"]
     if manifest["evaluation"]:
@@ -149,10 +138,7 @@ def test_who_has_counted_for_another_router_is_known_before_anything_is_paid(
     """
     if parties.federation.terms.uses_masks:
         pytest.skip("under masks the others wait, which test_dry_run.py has")
-    wishes = RoundWishes(
-        accept_unevaluated=("code", "law"), accept_worse=("code", "law", "medicine")
-    )
-    round_of(parties, Direct(parties))
+    round_of(parties)
     dry_run(parties)
     parties.ready("medicine")
     with pytest.raises(RoundFailed) as foreseen:
@@ -166,16 +152,17 @@ def test_who_has_counted_for_another_router_is_known_before_anything_is_paid(
         foreseen.value
     )
     assert transport.reply_kinds == {"offer"}
-    assert run_round(parties.federation, Direct(parties), no_watch, wishes).number == 2
+    accept = ("code", "law")
+    made = round_of(parties, accept_unevaluated=accept, accept_worse=DOMAINS)
+    assert made.number == 2
 
 
 def test_a_holder_that_is_away_need_not_count_where_nothing_has_changed(
     parties: Parties,
 ) -> None:
     """The release stands, and the round ends well."""
-    first = round_of(parties, Direct(parties))
-    transport = Direct(parties, down={"medicine"})
-    again = round_of(parties, transport)
+    first = round_of(parties)
+    again = round_of(parties, Direct(parties, down={"medicine"}))
     assert (again.number, again.release) == (first.number, first.release)
 
 
@@ -185,15 +172,9 @@ def test_the_command_says_so_by_its_exit_code_and_in_json(
     """Not 0, and an object with the error on stdout; a domain that is not there is one sentence."""
 
     def run_here(federation: Federation, order: RunOrder, watch: Watch) -> None:
-        wishes = RoundWishes(
-            mode=order.mode, accept_unevaluated=order.accept_unevaluated
-        )
-        run_round(
-            parties.federation,
-            WithoutCounts(parties, "dies", "medicine"),
-            watch,
-            wishes,
-        )
+        without = WithoutCounts(parties, "dies", "medicine")
+        accept = order.accept_unevaluated
+        round_of(parties, without, watch, accept_unevaluated=accept)
 
     monkeypatch.setattr(round_commands, "run_work", run_here)
     shop, command = (
@@ -212,7 +193,7 @@ def test_the_command_says_so_by_its_exit_code_and_in_json(
     wrong = shop.call(*command, "--accept-unevaluated", "mediicne")
     words = "there is no domain 'mediicne'; the domains are code, law, medicine"
     assert (wrong.code, wrong.stdout, words in wrong.stderr) == (2, "", True)
-    absent = shop.call("coordinator", "round", parties.folder, "--json")
+    absent = shop.call("coordinator round", parties.folder, "--json")
     assert absent.code == 2 and "is not a coordinator's folder" in absent.json["error"]
     done: Any = shop.call(*command, "--json", "--accept-unevaluated", "medicine")
     assert (done.code, done.json["released"], done.json["number"]) == (0, True, 1)

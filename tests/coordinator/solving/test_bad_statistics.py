@@ -46,19 +46,18 @@ from ridgeway.common.statistics import (
     from_vector,
     vector_size,
 )
-from ridgeway.coordinator.round.ask import RoundWishes
 from ridgeway.coordinator.round.ledger import LedgerRelease
-from ridgeway.coordinator.round.round import run_round
 from tests.support.faults import make_haste
-from tests.support.making import fixed_identity
+from tests.support.making import fixed_identity, one_domain
 from tests.support.simulated_federation import (
+    DOMAINS,
     ONE_EACH,
     Direct,
     Parties,
     found,
-    no_watch,
     populate,
     round_fails,
+    round_of,
 )
 
 BAD = "medicine"
@@ -130,9 +129,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Parties:
     """Three holders; nothing has happened yet."""
     with pytest.MonkeyPatch.context() as patch:
         make_haste(patch)
-        parties = found(tmp_path_factory.mktemp("whole"))
-        populate(parties, ONE_EACH)
-        return parties
+        return populate(found(tmp_path_factory.mktemp("whole")), ONE_EACH)
 
 
 @pytest.fixture
@@ -151,28 +148,15 @@ def without_the_bad_one(
     @cache
     def release(asked: type[Message]) -> str:
         other = whole.copy(tmp_path_factory.mktemp("without") / "parties")
-        return round_of(other, Lying(other, asked, lambda spoken: [])).release
+        return round_with(other, asked, lambda spoken: []).release
 
     return release
 
 
-def round_of(parties: Parties, transport: Direct) -> LedgerRelease:
+def round_with(parties: Parties, asked: type[Message], lie: Lie) -> LedgerRelease:
     """A round whose router the bad holder need not have counted for."""
-    return run_round(
-        parties.federation,
-        transport,
-        no_watch,
-        RoundWishes(accept_unevaluated=(ONE_EACH[BAD],)),
-    )
-
-
-def refusals(parties: Parties) -> list[tuple[str | None, str, str]]:
-    entries = parties.federation.ledger.journal.entries()
-    return [
-        (e.facts["name"], e.facts["step"], e.facts["code"])
-        for e in entries
-        if e.kind == "refused"
-    ]
+    lying = Lying(parties, asked, lie)
+    return round_of(parties, lying, accept_unevaluated=(BAD,))
 
 
 def sums(change: Callable[[Statistics], Any]) -> Lie:
@@ -210,9 +194,7 @@ def both(statistics: Statistics, row: int, column: int, value: int) -> None:
 
 STATISTICS: dict[str, tuple[Lie, str]] = {
     "another encoder's shape": (
-        sums(
-            lambda s: Statistics(np.ones((5, 5), np.int64), np.ones((5, 1), np.int64))
-        ),
+        sums(lambda s: one_domain(np.ones((5, 5), np.int64))),
         "shape_mismatch",
     ),
     "columns of all domains": (
@@ -261,9 +243,9 @@ def test_bad_statistics_are_refused_by_name_and_the_round_goes_on(
 ) -> None:
     """The release is, bit for bit, that of a round in which the bad holder sent nothing."""
     lie, code = STATISTICS[words]
-    published = round_of(parties, Lying(parties, Collect, lie))
+    published = round_with(parties, Collect, lie)
     known = None if words == "one blob too few" else BAD
-    assert refusals(parties) == [(known, "collect", code)]
+    assert parties.refusals() == [(known, "collect", code)]
     assert published.domains == ("code", "law")
     assert published.release == without_the_bad_one(Collect)
 
@@ -290,8 +272,8 @@ def test_an_answer_that_nobody_can_be_named_for_is_refused_without_a_name(
     """Of another version, of no form, by a key that nobody admitted: noted, and the round goes
     on.
     """
-    published = round_of(parties, Lying(parties, asked, lie))
-    assert refusals(parties) == [(None, asked.kind, code)]
+    published = round_with(parties, asked, lie)
+    assert parties.refusals() == [(None, asked.kind, code)]
     assert published.release == without_the_bad_one(asked)
 
 
@@ -300,13 +282,10 @@ def test_a_second_answer_is_refused_and_the_first_one_counts_once(
 ) -> None:
     """Its release is that of a round in which it answered once."""
     twice = Lying(parties, Collect, lambda spoken: [spoken.packet, spoken.packet])
-    published = run_round(parties.federation, twice, no_watch)
+    published = round_of(parties, twice)
     other = whole.copy(tmp_path / "other")
-    assert refusals(parties) == [(BAD, "collect", "duplicate")]
-    assert (
-        published.release
-        == run_round(other.federation, Direct(other), no_watch).release
-    )
+    assert parties.refusals() == [(BAD, "collect", "duplicate")]
+    assert published.release == round_of(other).release
 
 
 def test_an_answer_that_was_refused_may_be_followed_by_a_good_one(
@@ -317,9 +296,9 @@ def test_an_answer_that_was_refused_may_be_followed_by_a_good_one(
     def lie(spoken: Spoken) -> list[Packet]:
         return [*STATISTICS["gram has a negative diagonal"][0](spoken), spoken.packet]
 
-    published = round_of(parties, Lying(parties, Collect, lie))
-    assert refusals(parties) == [(BAD, "collect", "broken_identity")]
-    assert published.domains == ("code", "law", "medicine")
+    published = round_with(parties, Collect, lie)
+    assert parties.refusals() == [(BAD, "collect", "broken_identity")]
+    assert published.domains == DOMAINS
 
 
 def test_an_offer_for_another_domain_is_refused(
@@ -331,8 +310,8 @@ def test_an_offer_for_another_domain_is_refused(
         assert isinstance(spoken.opened.message, Offer)
         return [spoken.say(spoken.opened.message.model_copy(update={"domain": "law"}))]
 
-    published = round_of(parties, Lying(parties, Announce, lie))
-    assert refusals(parties) == [(BAD, "announce", "wrong_domain")]
+    published = round_with(parties, Announce, lie)
+    assert parties.refusals() == [(BAD, "announce", "wrong_domain")]
     assert published.release == without_the_bad_one(Announce)
 
 
@@ -359,9 +338,8 @@ def test_bad_counts_are_refused_and_change_nothing(
     """The release is that of a round in which the holder's sums were counted and its counts were
     not sent.
     """
-    lying = Lying(parties, Evaluate, lambda spoken: [spoken.say(reply)])
-    published = round_of(parties, lying)
-    assert refusals(parties) == [(BAD, "evaluate", code)]
+    published = round_with(parties, Evaluate, lambda spoken: [spoken.say(reply)])
+    assert parties.refusals() == [(BAD, "evaluate", code)]
     assert published.release == without_the_bad_one(Evaluate)
 
 
@@ -371,18 +349,15 @@ def test_one_plain_mass_cannot_use_up_the_bound_of_all(
     """Where masses are not normalised, sums that leave no room for the others' are refused, and the
     round goes on.
     """
-    parties = found(tmp_path / "tokens", weighting="tokens")
-    populate(parties, ONE_EACH)
+    parties = populate(found(tmp_path / "tokens", weighting="tokens"), ONE_EACH)
 
     def enormous(statistics: Statistics) -> None:
         statistics.gram.fill(0)
         statistics.cross.fill(0)
         set_mass(statistics, SUM_BOUND // MAX_SQUARE - 1)
 
-    published = run_round(
-        parties.federation, Lying(parties, Collect, sums(enormous)), no_watch
-    )
-    assert refusals(parties) == [(BAD, "collect", "over_bound")]
+    published = round_of(parties, Lying(parties, Collect, sums(enormous)))
+    assert parties.refusals() == [(BAD, "collect", "over_bound")]
     assert published.domains == ("code", "law")
 
 
@@ -393,10 +368,7 @@ def test_too_few_good_ones_make_no_release_and_what_they_sent_is_kept(
     lying = Lying(parties, Collect, STATISTICS["a refusal"][0])
     lying.down = {"law"}
     with round_fails("1 of 3 holders can take part"):
-        run_round(parties.federation, lying, no_watch)
+        round_of(parties, lying)
     again = Direct(parties)
-    run_round(parties.federation, again, no_watch)
-    sent = [
-        name for name, message in again.messages if message.kind == "clear_statistics"
-    ]
-    assert sent == ["law", "medicine"]
+    round_of(parties, again)
+    assert again.senders(ClearStatistics) == ["law", "medicine"]

@@ -27,7 +27,7 @@ def test_reliability_is_that_of_what_was_fitted() -> None:
     reliability[:, 1, CONFIDENCE_EDGES.index(0.9)] = (10, 9)
     fitted = fit((1.0, 2.0), counts, 2)
     assert fitted is not None and fitted.temperature == 2.0
-    assert [each for each in fitted.reliability if each[1]] == [(0.9, 1.0, 0.9)]
+    assert [bar for bar in fitted.reliability if bar[1]] == [(0.9, 1.0, 0.9)]
 
 
 def test_a_bin_is_told_by_what_confidence_can_be_in_it() -> None:
@@ -43,17 +43,9 @@ def test_a_temperature_lies_between_those_that_were_tried() -> None:
     """
     tried = [2.0 ** (step / 4) for step in range(-8, 9)]
     for heat in (0.9, 1.3, 2.0):
-        found = lowest_between(
-            tried,
-            np.array(
-                [
-                    0.25 + (np.log(temperature) - np.log(heat)) ** 2
-                    for temperature in tried
-                ]
-            ),
-        )
-        assert found == pytest.approx((0.25, heat, found.nearest))
-        assert abs(np.log2(tried[found.nearest] / heat)) <= 1 / 8
+        lowest = lowest_between(tried, 0.25 + np.log(np.array(tried) / heat) ** 2)
+        assert lowest == pytest.approx((0.25, heat, lowest.nearest))
+        assert abs(np.log2(tried[lowest.nearest] / heat)) <= 1 / 8
     assert lowest_between(tried, np.arange(17.0)) == (0.0, tried[0], 0)
     assert lowest_between(tried, -np.arange(17.0)) == (-16.0, tried[16], 16)
     assert lowest_between(tried, np.zeros(17)) == (0.0, tried[0], 0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -42,9 +44,7 @@ def posed(seed: int, size: int, domains: int, condition: float) -> Equation:
 
 
 def small_total(features: int = 12) -> Statistics:
-    return statistics_of(
-        random_samples(1, 300, features), [place % 3 for place in range(300)], 3
-    )
+    return statistics_of(random_samples(1, 300, features), [0, 1, 2] * 100, 3)
 
 
 def far(one: _Matrix, other: _Matrix) -> float:
@@ -87,19 +87,16 @@ def test_a_total_that_is_not_positive_definite_is_refused_in_the_same_words(
     )
     with pytest.raises(UnsolvableTotal) as here:
         on_gpu(indefinite, device)
-    with pytest.raises(UnsolvableTotal) as there:
+    with pytest.raises(UnsolvableTotal, match=re.escape(str(here.value))):
         on_cpu(indefinite)
-    assert str(here.value) == str(there.value)
 
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_solving_twice_gives_the_same_bits(device: str) -> None:
     """On one device a release can be made again."""
     matrix = posed(1, 50, 4, 1e4)
-    assert (
-        on_gpu(matrix, device).weights.tobytes()
-        == on_gpu(matrix, device).weights.tobytes()
-    )
+    once, again = (on_gpu(matrix, device).weights.tobytes() for _ in range(2))
+    assert once == again
 
 
 @needs_a_gpu
@@ -159,18 +156,12 @@ def test_a_gpu_without_enough_memory_leaves_the_work_to_the_cpu_and_says_so(
         raise error
 
     monkeypatch.setattr(solving, "solved", full)
-    found, other = (
-        solve(small_total(), 1.0, Ridge(value)) for value in (Ridge().value, 1.0)
-    )
-    assert (
-        found.weights.tobytes()
-        == on_cpu(equation(small_total(), 1.0, Ridge())).weights.tobytes()
-    )
-    assert (
-        found.note
-        == other.note
-        == "not enough memory on cpu:0 to solve 12 features; using the CPU"
-    )
+    words = "not enough memory on cpu:0 to solve 12 features; using the CPU"
+    for ridge in (Ridge(), Ridge(1.0)):
+        solution = solve(small_total(), 1.0, ridge)
+        expected = on_cpu(equation(small_total(), 1.0, ridge))
+        assert solution.weights.tobytes() == expected.weights.tobytes()
+        assert solution.note == words
 
 
 @pytest.mark.usefixtures("small_limit")

@@ -4,8 +4,6 @@ tiny domains.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -22,28 +20,30 @@ from ridgeway.coordinator.solving.private_release import (
     noisy_accuracy,
 )
 from ridgeway.coordinator.solving.solve import Total, add_weighted
-from tests.laws.test_noisy_solve_laws import ENCODER, MODES, scores, summed, texts
+from tests.laws.test_noisy_solve_laws import (
+    ENCODER,
+    drawn,
+    modes,
+    scores,
+    summed,
+    texts,
+)
 from tests.laws.test_noisy_solve_laws import prior as prior
+from tests.support.simulated_federation import DOMAINS
 
-NAMES = ("code", "law", "medicine")
 DOCUMENTS = 400
 
 
 def terms(mode: PrivacyMode) -> Terms:
-    about: dict[str, Any] = {
-        "encoder": "0" * 64,
-        "encoder_name": "tiny",
-        "weighting": "tokens",
-        "mass": 0,
-    }
-    sampling = Sampling(window=8)
-    privacy = Privacy(mode=mode, epsilon=8.0, prior="0" * 64)
     return Terms(
         mode="private",
+        encoder="0" * 64,
+        encoder_name="tiny",
         features=ENCODER.width + 1,
-        sampling=sampling,
-        privacy=privacy,
-        **about,
+        sampling=Sampling(window=8),
+        weighting="tokens",
+        mass=0,
+        privacy=Privacy(mode=mode, epsilon=8.0, prior="0" * 64),
     )
 
 
@@ -52,25 +52,21 @@ def statistics(sums: DocumentSums, sigma: int, rng: np.random.Generator) -> Stat
     gram = np.zeros((len(sums.column), len(sums.column)), dtype=np.int64)
     if sums.mode == "full":
         gram[:-1, :-1] = sums.products
-    gram[-1] = gram[:, -1] = sums.column + np.rint(
-        rng.normal(0, sigma, sums.column.shape)
-    ).astype(np.int64)
+    gram[-1] = gram[:, -1] = sums.column + drawn(rng, sigma, sums.column.shape)
     return single_domain(gram)
 
 
 def total_of_tiny_domains(mode: PrivacyMode, prior: PublicPrior) -> Total:
     rng, privacy = np.random.default_rng(3), terms(mode).privacy
     assert privacy is not None
-    parts = [
-        statistics(each, privacy.sigma, rng) for each in summed(mode, prior, DOCUMENTS)
-    ]
+    parts = zip(DOMAINS, summed(mode, prior, DOCUMENTS), strict=True)
     return add_weighted(
-        ((name, each, 0.05) for name, each in zip(NAMES, parts, strict=True)),
+        ((name, statistics(sums, privacy.sigma, rng), 0.05) for name, sums in parts),
         terms(mode),
     )
 
 
-@pytest.mark.parametrize("mode", MODES)
+@modes
 def test_a_private_router_is_surer_the_more_often_it_is_right(
     mode: PrivacyMode, prior: PublicPrior
 ) -> None:
@@ -79,38 +75,32 @@ def test_a_private_router_is_surer_the_more_often_it_is_right(
     """
     total, agreed = total_of_tiny_domains(mode, prior), terms(mode)
     assert agreed.privacy is not None
-    given = total.statistics, agreed.privacy, NAMES, prior, ENCODER
+    given = total.statistics, agreed.privacy, DOMAINS, prior, ENCODER
     weights = solve_private(*given)
-    held_out = [
-        scores(weights, texts(place, 200, seed=5)).argmax(axis=1) for place in range(3)
-    ]
-    rows = {
-        name: UNIT * np.bincount(each, minlength=3)
-        for name, each in zip(NAMES, held_out, strict=True)
-    }
-    truth = 100 * np.mean(
-        [np.mean(each == place) for place, each in enumerate(held_out)]
-    )
-    measured = noisy_accuracy(rows, total.masses, NAMES, agreed.privacy)
-    assert (
-        abs(measured.accuracy - truth) < 1
-        and measured.interval[0] < truth < measured.interval[1]
-    )
+    rows, rates = {}, []
+    for domain, name in enumerate(DOMAINS):
+        chosen = scores(weights, texts(domain, 200, seed=5)).argmax(axis=1)
+        rows[name] = UNIT * np.bincount(chosen, minlength=3)
+        rates.append(np.mean(chosen == domain))
+    truth = 100 * np.mean(rates)
+    measured = noisy_accuracy(rows, total.masses, DOMAINS, agreed.privacy)
+    assert abs(measured.accuracy - truth) < 1
+    assert measured.interval[0] < truth < measured.interval[1]
 
     plain = Confidence(threshold=0.4, fallback="law")
 
     def confidence(accuracy: NoisyAccuracy) -> Confidence:
         return confidence_under_noise(*given, weights, accuracy, plain)
 
-    found = confidence(measured)
-    assert (found.threshold, found.fallback, found.calibrated) == (0.4, "law", False)
-    assert found.temperature < confidence(NoisyAccuracy(50.0, (48.0, 52.0))).temperature
+    sure = confidence(measured)
+    assert (sure.threshold, sure.fallback, sure.calibrated) == (0.4, "law", False)
+    assert sure.temperature < confidence(NoisyAccuracy(50.0, (48.0, 52.0))).temperature
 
 
 @pytest.mark.parametrize("members", [3, 4, 10, 100])
 def test_noise_on_products_is_what_members_draw_together(members: int) -> None:
     """Each draws a share, of as many as surely add theirs."""
     privacy = Privacy(mode="full", epsilon=1.0, prior="0" * 64)
-    names = [str(place) for place in range(members)]
+    names = [str(number) for number in range(members)]
     together = product_variance(privacy, names)
     assert privacy.sigma**2 <= together <= 3.001 * privacy.sigma**2
