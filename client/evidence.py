@@ -15,17 +15,15 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
 
-from ridgeway.client.round.epochs import OPENED, OPENED_EPOCH, SIGNED, SignedTotals
+from ridgeway.client.round.epochs import OPENED, OPENED_EPOCH, SIGNED
 from ridgeway.client.round.holder import (
     CARD,
     CLIENT_TOML,
     REFUSED_BUNDLE,
-    HolderSettings,
+    HolderFiles,
     account_of,
-    release_folder,
 )
 from ridgeway.client.round.members import known_handovers, load_roster
-from ridgeway.client.round.policy import Policy
 from ridgeway.client.round.spending import SPENT, Account
 from ridgeway.common.base.errors import (
     FormatError,
@@ -34,8 +32,7 @@ from ridgeway.common.base.errors import (
     RidgewayError,
 )
 from ridgeway.common.base.identity import HandOvers
-from ridgeway.common.base.journal import Journal, JournalEntry
-from ridgeway.common.base.records import read_settings
+from ridgeway.common.base.journal import JournalEntry
 from ridgeway.common.protocol.cohort import Terms
 from ridgeway.common.protocol.invitation import INVITE, Card, Invite, read_signed_json
 from ridgeway.common.routing.release import load_release
@@ -86,7 +83,7 @@ class CheckResult:
     good: bool = True
 
 
-class HolderRecord:
+class HolderRecord(HolderFiles):
     """A holder's folder, or a copy of it, as evidence."""
 
     def __init__(self, folder: Path) -> None:
@@ -95,18 +92,12 @@ class HolderRecord:
                 f"{folder} is not a holder's folder, nor a copy of one: {CLIENT_TOML} "
                 "is missing"
             )
-        self.folder = folder
-        self.settings = read_settings(folder / CLIENT_TOML, HolderSettings)
+        super().__init__(folder)
         self.card = read_signed_json(folder / CARD, Card)
-        self.journal = Journal(folder / "journal.db")
 
     @property
     def key(self) -> str:
         return self.card.key
-
-    @property
-    def policy(self) -> Policy:
-        return self.settings.policy
 
     @cached_property
     def handovers(self) -> HandOvers:
@@ -115,7 +106,7 @@ class HolderRecord:
     @cached_property
     def names(self) -> dict[str, str]:
         """How holders are called here, by all the keys that they have had."""
-        called = {place.key: place.name for place in load_roster(self.folder)}
+        called = {member.key: member.name for member in load_roster(self.folder)}
         called[self.key] = f"{self.card.domain} (self)"
         return {
             key: name
@@ -139,10 +130,6 @@ class HolderRecord:
     def epochs(self) -> list[JournalEntry]:
         """The epochs that were opened, the current one last."""
         return self.journal.entries(OPENED_EPOCH)
-
-    @property
-    def totals(self) -> SignedTotals:
-        return SignedTotals(self.journal)
 
     def sent(self) -> list[SentItem]:
         """Everything that left, and every refusal, refused bundles among them, in the order of
@@ -188,7 +175,7 @@ class HolderRecord:
         yield _checked("keys", self._check_keys)
         yield _checked("sums", self._check_sums)
         yield _checked("spending", self._check_spending)
-        for entry in self.journal.entries("received"):
+        for entry in self.releases():
             yield _checked(
                 f"release {entry.facts['number']:04}",
                 partial(self._check_release, entry),
@@ -277,7 +264,7 @@ class HolderRecord:
         return f"{len(paid)} outputs were paid for, those that left among them"
 
     def _check_release(self, entry: JournalEntry) -> str:
-        folder = release_folder(self.folder, entry.facts["number"])
+        folder = self.release_folder(entry.facts["number"])
         if not folder.exists():
             return "no longer in this folder"
         release = load_release(folder)

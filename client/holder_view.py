@@ -76,12 +76,12 @@ class HolderView:
     def _looked(self) -> dict[str, Any]:
         record = HolderRecord(self._folder)
         items = record.sent()
-        received = record.journal.entries("received")
+        received = record.releases()
         terms = record.terms
         return {
-            "domain": record.settings.domain,
+            "domain": record.domain,
             "key": record.key,
-            "coordinator": record.handovers.newest(record.policy.coordinator),
+            "coordinator": record.coordinator,
             "address": record.settings.address,
             "release": received[-1].facts["number"] if received else None,
             "mode": terms.mode if terms else None,

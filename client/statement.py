@@ -124,7 +124,7 @@ def statement(record: HolderRecord, made_at: str) -> Statement:
     """The statement of a holder as its records are. made_at: the time that it says."""
     privacy = record.terms.privacy if record.terms else None
     return Statement(
-        title=f"What one document of {record.settings.domain} has cost",
+        title=f"What one document of {record.domain} has cost",
         sections=(
             _about(record, made_at),
             _meaning(),
@@ -151,11 +151,10 @@ def _about(record: HolderRecord, made_at: str) -> Section:
             ", and no shared file of expenses, which is not here: what left through"
             " other folders is missing"
         )
-    coordinator = record.handovers.newest(record.policy.coordinator)
     rows = (
-        ("Domain", record.settings.domain),
+        ("Domain", record.domain),
         ("Holder's key", record.key),
-        ("Coordinator's key", coordinator),
+        ("Coordinator's key", record.coordinator),
         ("Stated at (UTC)", _time(made_at)),
         ("Current epoch", f"{current}, of {len(epochs)} opened so far"),
         ("Read from", read_from),
@@ -211,7 +210,7 @@ def _spent(record: HolderRecord, privacy: Privacy | None) -> Section:
 
 def _outputs(record: HolderRecord) -> Section:
     account = record.account
-    own = set(record.handovers.keys(record.policy.coordinator))
+    keys = set(record.handovers.keys(record.policy.coordinator))
     title = "Every output that left"
     rows = []
     for expense in account.expenses():
@@ -224,7 +223,7 @@ def _outputs(record: HolderRecord) -> Section:
                 expense.mode,
                 expense.epoch[:_SHOWN_DIGITS],
                 "exact (∞)" if expense.rho == math.inf else cost,
-                "this one" if expense.federation in own else federation,
+                "this one" if expense.federation in keys else federation,
             )
         )
     if not rows:
@@ -275,7 +274,7 @@ def _figures(
     policy = record.policy
     so_far = account.epsilon()
     return {
-        "domain": record.settings.domain,
+        "domain": record.domain,
         "key": record.key,
         "time": made_at,
         "unit": "one document",

@@ -120,16 +120,16 @@ def _bundles(holder: Holder) -> tuple[bytes, bytes | None]:
     """The bundle to look at, and the newest approved one that can still be had, if that is
     another.
     """
-    settings = holder.settings
     notice = kept_notice(holder.folder)
-    waiting = unapproved(holder.folder, settings.bundles)
+    waiting = unapproved(holder)
     if not waiting:
         return installed_bundle(), None
     gate = gate_of(holder)
     shown = announced_bundle(gate, waiting[0].sha256)
     announced = [bundle.sha256 for bundle in notice.bundles] if notice else []
     known = [*announced, installed_sha256()]
-    earlier = next((digest for digest in known if digest in settings.bundles), None)
+    approved = holder.settings.bundles
+    earlier = next((digest for digest in known if digest in approved), None)
     return shown, announced_bundle(gate, earlier) if earlier else None
 
 
@@ -153,7 +153,7 @@ def approve(
     from `bundles` in client.toml.
     """
     holder = open_holder(folder)
-    waiting = [bundle.sha256 for bundle in unapproved(folder, holder.settings.bundles)]
+    waiting = [bundle.sha256 for bundle in unapproved(holder)]
     if digest is None:
         shown = holder.journal.entries(SHOWN_BUNDLE)
         if not shown:
@@ -209,8 +209,7 @@ def members(
     shown = [*roster.members, *change.removed]
     facts = {
         "members": [member.model_dump(mode="json") for member in roster.members],
-        "added": [member.name for member in change.added],
-        "removed": [member.name for member in change.removed],
+        **change.names(),
         "code": code,
         "confirmed": not change,
     }
@@ -264,8 +263,7 @@ def confirm(
     facts = {
         "code": shown,
         "members": [member.name for member in others],
-        "added": [member.name for member in change.added],
-        "removed": [member.name for member in change.removed],
+        **change.names(),
     }
     show(facts, ("confirmed", count(len(others), "other holder"), shown), json=json)
 
@@ -298,16 +296,16 @@ def _keys(members: Sequence[RosterMember]) -> list[str]:
 def _rows(
     holder: Holder, members: Sequence[RosterMember], change: RosterChange
 ) -> list[list[str]]:
-    own = holder.key
     return [
-        [member.name, member.domain, member.key, _state(member, own, change)]
+        [member.name, member.domain, member.key, _state(member, holder.key, change)]
         for member in members
     ]
 
 
-def _state(place: RosterMember, own: str, change: RosterChange) -> str:
-    if place.key == own:
+def _state(member: RosterMember, key: str, change: RosterChange) -> str:
+    """key: the holder's own."""
+    if member.key == key:
         return "you"
-    if place in change.added:
+    if member in change.added:
         return "new"
-    return "gone" if place in change.removed else "confirmed"
+    return "gone" if member in change.removed else "confirmed"

@@ -26,7 +26,6 @@ from ridgeway.client.sums.part_store import part_numbers
 from ridgeway.client.sums.prepare import (
     Engine,
     PrepareJob,
-    PrepareOutcome,
     PrepareReport,
     sum_part,
 )
@@ -164,7 +163,15 @@ def prepare(
         cache = cache_folder()
         if numbers:
             report = sum_part(job, loaded, cache, numbers, watch, elsewhere)
-            _report_part(report, numbers, devices, json)
+            number, of = numbers
+            _report(
+                report,
+                devices,
+                {"part": number, "of": of},
+                ("kept", f"part {number} of {of}"),
+                ("next", "when all parts are kept, the same command without --part"),
+                json=json,
+            )
             return
         outcome = sum_up(
             job,
@@ -175,8 +182,19 @@ def prepare(
             broken_list=broken,
             engine=elsewhere,
         )
-    save_prepared(outcome.prepared, out)
-    _report(outcome, out, broken, devices, json)
+    prepared = outcome.prepared
+    save_prepared(prepared, out)
+    mass = prepared.statistics.mass
+    written = out.stat().st_size
+    facts = {"out": str(out), "bytes": written, "digest": prepared.digest}
+    _report(
+        outcome,
+        devices,
+        {"samples": mass, **facts},
+        ("wrote", str(out), count(mass, "sample"), size(written)),
+        listed=f"listed in {broken}",
+        json=json,
+    )
 
 
 @contextmanager
@@ -220,62 +238,30 @@ def _devices(word: str) -> tuple[str, ...]:
 
 
 def _report(
-    outcome: PrepareOutcome,
-    out: Path,
-    broken: Path,
-    devices: tuple[str, ...],
-    json: bool,
-) -> None:
-    mass = outcome.prepared.statistics.mass
-    written = out.stat().st_size
-    facts = {
-        **_facts(outcome, devices),
-        "samples": mass,
-        "out": str(out),
-        "bytes": written,
-        "digest": outcome.prepared.digest,
-    }
-    show(
-        facts,
-        *_lines(outcome, devices, f"listed in {broken}"),
-        ("wrote", str(out), count(mass, "sample"), size(written)),
-        json=json,
-    )
-
-
-def _report_part(
     report: PrepareReport,
-    part: tuple[int, int],
     devices: tuple[str, ...],
+    made: dict[str, Any],
+    *lines: tuple[str, ...],
+    listed: str = "",
     json: bool,
 ) -> None:
-    number, of = part
-    show(
-        {**_facts(report, devices), "part": number, "of": of},
-        *_lines(report, devices),
-        ("kept", f"part {number} of {of}"),
-        ("next", "when all parts are kept, the same command without --part"),
-        json=json,
-    )
-
-
-def _facts(report: PrepareReport, devices: tuple[str, ...]) -> dict[str, Any]:
-    return {
+    """What a run met, and what it made. listed: where broken records are named."""
+    facts = {
         **asdict(report.counters),
         "files": report.files,
         "files_read": report.files_read,
         "files_skipped": report.files_skipped,
         "seconds": round(report.seconds, 3),
         "devices": list(devices) or ["cpu"],
+        **made,
     }
+    show(facts, *_lines(report, devices, listed), *lines, json=json)
 
 
 def _lines(
-    report: PrepareReport, devices: tuple[str, ...], listed: str = ""
+    report: PrepareReport, devices: tuple[str, ...], listed: str
 ) -> list[tuple[str, ...]]:
-    """What was read, and what of it is not in the sums as it stood. listed: where broken records
-    are named.
-    """
+    """What was read, and what of it is not in the sums as it stood."""
     counters = report.counters
     read = count(report.files, "file")
     if report.files_read < report.files:

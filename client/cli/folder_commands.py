@@ -254,7 +254,7 @@ def _show_made(made: Holder, paper: Invite, same: bool, json: bool) -> None:
     folder = made.folder
     key = made.identity.public
     terms = paper.terms
-    policy = made.settings.policy
+    policy = made.policy
     facts = {
         "folder": str(folder),
         "card": str(folder / CARD),

@@ -278,6 +278,10 @@ def join(folder: HolderFolder) -> None:
     def approved() -> tuple[str, ...]:
         return open_holder(folder).settings.bundles
 
+    def waiting() -> list[str]:
+        present = open_holder(folder)
+        return [*tell_unapproved(present), *tell_unconfirmed(present, gate)]
+
     settings = NodeSettings(
         folder=folder,
         superlink=holder.settings.address,
@@ -286,14 +290,7 @@ def join(folder: HolderFolder) -> None:
         config={"holder": str(folder.resolve())},
     )
     gate = gate_of(holder)
-    watch = NoticeWatch(
-        gate,
-        holder.policy.coordinator,
-        lambda: [
-            *tell_unapproved(folder, approved()),
-            *tell_unconfirmed(open_holder(folder), gate),
-        ],
-    )
+    watch = NoticeWatch(gate, holder.policy.coordinator, waiting)
     with stamped_steps(), stop_on_signal() as stopped, watch as news:
         step(
             "joining",

@@ -69,7 +69,7 @@ def status(folder: HolderFolder, json: Json = False) -> None:
         "handovers": handovers,
         "modes": modes,
         "bundles": approved,
-        "unapproved": [bundle.sha256 for bundle in unapproved(folder, approved)],
+        "unapproved": [bundle.sha256 for bundle in unapproved(holder)],
         "privacy": holder.account.to_json(),
         "epoch": epoch,
         "notices": notices,
@@ -86,7 +86,7 @@ def status(folder: HolderFolder, json: Json = False) -> None:
         _epoch_line(epoch),
         spent_line(holder),
         *(("notice", notice["sentence"]) for notice in notices),
-        *(("waiting", words) for words in tell_unapproved(folder, approved)),
+        *(("waiting", words) for words in tell_unapproved(holder)),
         ("sent", count(len(sent), "message"), f"see: ridgeway client export {folder}"),
         json=json,
     )
@@ -126,11 +126,7 @@ def spent_line(holder: Holder) -> Line:
 
 def _notices(holder: Holder) -> list[dict[str, Any]]:
     """Pairs of opened totals that few members joined or left between, each with a sentence."""
-    names = {place.key: place.name for place in load_roster(holder.folder)} | {
-        holder.key: "you"
-    }
-    known = holder.handovers
-    by_owner = {known.owner(key): name for key, name in names.items()}
+    by_owner = _names(holder, "you")
     notices = []
     for notice in holder.totals.notices():
         called = [by_owner.get(key, f"{key[:12]}…") for key in notice["members"]]
@@ -141,6 +137,15 @@ def _notices(holder: Holder) -> list[dict[str, Any]]:
             }
         )
     return notices
+
+
+def _names(holder: Holder, you: str) -> dict[str, str]:
+    """How this holder and the members that it knows are called, by the first keys that they had."""
+    known = holder.handovers
+    names = {
+        known.owner(member.key): member.name for member in load_roster(holder.folder)
+    }
+    return names | {known.owner(holder.key): you}
 
 
 def notice_sentence(before: str, after: str, members: list[str]) -> str:
@@ -168,8 +173,7 @@ def _handover_line(handover: dict[str, Any]) -> Line:
 def _handovers(holder: Holder) -> list[dict[str, Any]]:
     """The keys that took over from others, whose they are, and when this holder met that."""
     known = holder.handovers
-    whose = {known.owner(place.key): place.name for place in load_roster(holder.folder)}
-    whose |= {known.owner(holder.key): "(you)"}
+    whose = _names(holder, "(you)")
     whose |= {known.owner(holder.policy.coordinator): "the coordinator"}
     return [
         {
@@ -191,7 +195,6 @@ Copy = Annotated[
     Path,
     argument("The holder's folder, or a copy of it; keys are not needed.", "DIR"),
 ]
-_SHOWN_DIGITS = 12
 MEMBERS_SHOWN = 6
 
 
@@ -238,7 +241,7 @@ def export(
         _print_csv(items)
         return
     facts = {
-        "domain": record.settings.domain,
+        "domain": record.domain,
         "key": record.key,
         "sent": [asdict(item) for item in items],
     }
@@ -263,8 +266,8 @@ def sent_table(record: HolderRecord, items: Sequence[SentItem]) -> TextTable:
             item.round[:8],
             item.kind.replace("_", " "),
             item.lot,
-            item.epoch[:_SHOWN_DIGITS],
-            item.sha256[:_SHOWN_DIGITS],
+            item.epoch[:SHOWN_DIGITS],
+            item.sha256[:SHOWN_DIGITS],
             _members(record, item),
             item.opened,
             item.reason,
@@ -289,7 +292,7 @@ def sent_table(record: HolderRecord, items: Sequence[SentItem]) -> TextTable:
 
 
 def _members(record: HolderRecord, item: SentItem) -> str:
-    names = sorted(record.names.get(key, key[:_SHOWN_DIGITS]) for key in item.members)
+    names = sorted(record.names.get(key, key[:SHOWN_DIGITS]) for key in item.members)
     more = (
         [f"and {len(names) - MEMBERS_SHOWN} more"] if len(names) > MEMBERS_SHOWN else []
     )

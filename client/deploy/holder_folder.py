@@ -368,9 +368,8 @@ def charge_restored(holder: Holder, epochs_since: int) -> list[Expense]:
     epochs_since: how many epochs the owner has opened since, at most.
     """
     account = holder.account
-    settings = holder.settings
-    modes = settings.policy.modes
-    most_epsilon = settings.policy.max_round_epsilon
+    holdout = holder.settings.holdout
+    policy = holder.policy
     with holder.sessions.exclusive_lock(), account.exclusive():
         known = account.forgotten()
         holder.journal.append(*((SPENT, expense.facts()) for expense in known))
@@ -381,7 +380,9 @@ def charge_restored(holder: Holder, epochs_since: int) -> list[Expense]:
         charged = [
             expense
             for name in names
-            for expense in account.most(name, modes, most_epsilon, settings.holdout)
+            for expense in account.most(
+                name, policy.modes, policy.max_round_epsilon, holdout
+            )
             if expense.id not in paid
         ]
         facts = {"epochs": epochs_since, "known": len(known)}

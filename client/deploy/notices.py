@@ -16,7 +16,7 @@ import shutil
 import ssl
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -160,24 +160,25 @@ def take_notice(folder: Path, content: bytes, key: str, now: datetime) -> list[s
     return news
 
 
-def unapproved(folder: Path, approved: Collection[str]) -> list[AnnouncedBundle]:
+def unapproved(holder: Holder) -> list[AnnouncedBundle]:
     """The bundles that were announced after the newest one that is approved here, the newest
     first.
     """
-    notice = kept_notice(folder)
+    notice = kept_notice(holder.folder)
     bundles = notice.bundles if notice else ()
+    approved = holder.settings.bundles
     return list(takewhile(lambda bundle: bundle.sha256 not in approved, bundles))
 
 
-def tell_unapproved(folder: Path, approved: Collection[str]) -> list[str]:
+def tell_unapproved(holder: Holder) -> list[str]:
     """A sentence for each of them, with what the operator says of it."""
     return [
         f"the coordinator announces the bundle {bundle.sha256}, which is not approved"
         " here"
         + (f" ({'; '.join(bundle.changes)})" if bundle.changes else "")
-        + f"; to see what it changes: ridgeway client bundle {folder}; to approve it:"
-        f" ridgeway client approve {folder}"
-        for bundle in unapproved(folder, approved)
+        + f"; to see what it changes: ridgeway client bundle {holder.folder}; to"
+        f" approve it: ridgeway client approve {holder.folder}"
+        for bundle in unapproved(holder)
     ]
 
 
@@ -238,8 +239,8 @@ def roster_news(holder: Holder, roster: Roster) -> RosterChange:
 def other_members(
     holder: Holder, roster: Roster, owner: Callable[[str], str]
 ) -> list[RosterMember]:
-    own = owner(holder.key)
-    return [member for member in roster.members if owner(member.key) != own]
+    first_key = owner(holder.key)
+    return [member for member in roster.members if owner(member.key) != first_key]
 
 
 def tell_unconfirmed(holder: Holder, gate: Gate) -> list[str]:

@@ -317,8 +317,8 @@ def _scorer(
 ) -> Scorer:
     terms = message.terms
     table = router_table(holder.encoder(terms), weights, private=bool(terms.privacy))
-    own = message.domains.index(holder.domain)
-    return Scorer(table, message.rule, holder.epochs.held_out(epoch), own)
+    domain = message.domains.index(holder.domain)
+    return Scorer(table, message.rule, holder.epochs.held_out(epoch), domain)
 
 
 def _question(request: Opened[messages.Evaluate]) -> str:

@@ -105,14 +105,13 @@ class HolderSettings(Record):
     policy: Policy
 
 
-class Holder:
-    """What the holder's side of a round needs. Nothing here sends anything."""
+class HolderFiles:
+    """A holder's settings and journal, which can be read without its keys."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.settings = read_settings(folder / CLIENT_TOML, HolderSettings)
         self.journal = Journal(folder / "journal.db")
-        self.identity: Identity = owned_identity(folder / IDENTITY, self.handovers)
 
     @property
     def domain(self) -> str:
@@ -121,6 +120,35 @@ class Holder:
     @property
     def policy(self) -> Policy:
         return self.settings.policy
+
+    @property
+    def handovers(self) -> HandOvers:
+        """The keys that took over from others, as far as this holder has met their hand-overs."""
+        return known_handovers(self.journal)
+
+    @property
+    def coordinator(self) -> str:
+        """The key that the coordinator has now; the pinned one has led to it."""
+        return self.handovers.newest(self.policy.coordinator)
+
+    @property
+    def totals(self) -> SignedTotals:
+        return SignedTotals(self.journal)
+
+    def releases(self) -> list[JournalEntry]:
+        """The releases that were received, the newest last."""
+        return self.journal.entries("received")
+
+    def release_folder(self, number: int) -> Path:
+        return self.folder / "releases" / f"{number:04}"
+
+
+class Holder(HolderFiles):
+    """What the holder's side of a round needs. Nothing here sends anything."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.identity: Identity = owned_identity(folder / IDENTITY, self.handovers)
 
     @property
     def key(self) -> str:
@@ -146,35 +174,20 @@ class Holder:
 
     # Keys
 
-    @property
-    def handovers(self) -> HandOvers:
-        """The keys that took over from others, as far as this holder has met their hand-overs."""
-        return known_handovers(self.journal)
-
     def take_handovers(
-        self, told: Iterable[HandOver], of: Iterable[str] = ()
+        self, links: Iterable[HandOver], of: Iterable[str] = ()
     ) -> HandOvers:
         """Write down what is new about holders that are pinned, and about the owners of some
         keys.
         """
         known = self.handovers
-        new = set(told) - {*known.links, *known.forks}
+        new = set(links) - {*known.links, *known.forks}
         if not new:
             return known
-        concerned = {
-            self.policy.coordinator,
-            self.key,
-            *self.pinned_keys,
-            *of,
-        }
+        concerned = {self.policy.coordinator, self.key, *self.pinned_keys, *of}
         return take_handovers(
             self.journal, sorted(new, key=lambda link: link.issued), concerned
         )
-
-    @property
-    def coordinator(self) -> str:
-        """The key that the coordinator has now; the pinned one has led to it."""
-        return self.handovers.newest(self.policy.coordinator)
 
     # Sessions under masks
 
@@ -192,11 +205,7 @@ class Holder:
 
     @cached_property
     def _pinned(self) -> tuple[str, ...]:
-        return tuple(place.key for place in load_roster(self.folder))
-
-    @property
-    def totals(self) -> SignedTotals:
-        return SignedTotals(self.journal)
+        return tuple(member.key for member in load_roster(self.folder))
 
     def note_cohort(
         self, round_: str, cohort: Cohort, session: str | None = None
@@ -247,18 +256,18 @@ class Holder:
     @property
     def account(self) -> Account:
         """What this corpus has cost its documents, and may cost, as of the epoch opened last."""
-        own = self.handovers.owner(self.key)
-        return replace(account_of(self.settings, self.journal), holder=own)
+        owner = self.handovers.owner(self.key)
+        return replace(account_of(self.settings, self.journal), holder=owner)
 
-    def check_record(self, heard: Iterable[HeardOutputs] = ()) -> None:
+    def check_record(self, counted: Iterable[HeardOutputs] = ()) -> None:
         """Raise Refused if this folder is an older copy, as far as the shared file knows, or as the
         coordinator says.
         """
         keys = self.handovers.keys(self.key)
-        own = [outputs for outputs in heard if outputs.key in keys]
+        of_this = [outputs for outputs in counted if outputs.key in keys]
         numbers: dict[Output, int] = {
-            "statistics": max((outputs.sums for outputs in own), default=0),
-            "counts": max((outputs.counts for outputs in own), default=0),
+            "statistics": max((outputs.sums for outputs in of_this), default=0),
+            "counts": max((outputs.counts for outputs in of_this), default=0),
         }
         self.account.check_record(numbers)
 
@@ -349,10 +358,6 @@ class Holder:
 
     # Releases
 
-    def releases(self) -> list[JournalEntry]:
-        """The releases that were received, the newest last."""
-        return self.journal.entries("received")
-
     @property
     def received(self) -> dict[int, str]:
         """The releases that were received, by number."""
@@ -378,9 +383,6 @@ class Holder:
             self.log.exception("release %s", numbers[0])
             return None
         return loaded if loaded.id == release else None
-
-    def release_folder(self, number: int) -> Path:
-        return release_folder(self.folder, number)
 
     def note_solved(self, round_: str, weights: NDArray[np.float64]) -> None:
         """Keep what the noisy total of a round was solved to here: its release must follow from
@@ -479,10 +481,6 @@ def account_of(settings: HolderSettings, journal: Journal) -> Account:
         settings.policy.max_epsilon,
         settings.policy.max_delta,
     )
-
-
-def release_folder(folder: Path, number: int) -> Path:
-    return folder / "releases" / f"{number:04}"
 
 
 _encoder = lru_cache(maxsize=2)(find_by_fingerprint)

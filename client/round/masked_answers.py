@@ -99,8 +99,8 @@ def answer_share(holder: Holder, request: Opened[messages.Share]) -> Answer:
         state = holder.sessions.of_round(request.round)
         if state.taken("share", request.digest) is None:
             _check_session(holder, state, message)
-            place = member_index(agreement, holder.key)
-            dealt = share(agreement, state.secrets, place, secrets.token_bytes)
+            index = member_index(agreement, holder.key)
+            dealt = share(agreement, state.secrets, index, secrets.token_bytes)
             holder.note_cohort(request.round, cohort, agreement.id.hex())
             state = state.with_answer(
                 "share",
@@ -164,33 +164,33 @@ def _hold(holder: Holder, request: Opened[messages.Hold]) -> SessionState:
     if state.taken("hold", request.digest) is None:
         session = state.session
         shared = tuple(sorted(set(message.shared)))
-        own = state.place
+        own_index = state.index
         check_survivors(session, shared, shared)
-        if own not in shared:
+        if own_index not in shared:
             raise Refused(
                 "not_in_cohort",
                 "this holder has shared its secrets, but the request omits it",
             )
         envelopes = _envelopes(request.blobs[0])
         dealers = set(envelopes)
-        others = set(shared) - {own}
+        others = set(shared) - {own_index}
         # in a large cohort some deal to this member, in a small one all do
         if not dealers <= others or (not session.neighbourhood and dealers != others):
             raise Refused(
                 "bad_envelope",
                 "the shares do not match the other members that have shared",
             )
-        held = {own: bytes.fromhex(state.kept)} if state.kept else {}
+        held = {own_index: bytes.fromhex(state.kept)} if state.kept else {}
         secrets_ = state.secrets
-        for place, envelope in envelopes.items():
-            held[place] = open_envelope(session, secrets_, own, place, envelope)
+        for index, envelope in envelopes.items():
+            held[index] = open_envelope(session, secrets_, own_index, index, envelope)
         holding = tuple(sorted(held))
         state = state.with_answer(
             "hold",
             request.digest,
             shared=shared,
             holding=holding,
-            held=tuple(held[place].hex() for place in holding),
+            held=tuple(held[index].hex() for index in holding),
             kept=ERASED,
             cipher=ERASED,
         )
@@ -284,22 +284,22 @@ def seal_counts(
     message = request.message
     assert message.session is not None
     domains = len(message.domains)
-    own = message.domains.index(holder.domain)
+    own_index = message.domains.index(holder.domain)
     if sum(row.size for row in rows) * domains + calibration.size > MAX_COUNTS:
         raise Refused(
             "too_large", f"the request asks for more than {MAX_COUNTS:,} counts"
         )
     placed = np.concatenate(
-        [*(_among_zeros(row, own, domains) for row in rows), calibration]
+        [*(_among_zeros(row, own_index, domains) for row in rows), calibration]
     )
     with holder.sessions.exclusive_lock():
         state = _countable(holder, request, message.session)
         return _sealed(holder, state, request, "counts", placed, question=question)
 
 
-def _among_zeros(row: Integers, place: int, rows: int) -> Integers:
+def _among_zeros(row: Integers, index: int, rows: int) -> Integers:
     placed = np.zeros((rows, row.size), dtype=np.int64)
-    placed[place] = row
+    placed[index] = row
     return placed.ravel()
 
 
@@ -318,7 +318,7 @@ def _sealed(
     before = _sealable(state, request, sum_name)
     neighbours = {*state.dealt, *state.holding}
     made = seal(
-        session, state.secrets, state.place, sum_name, state.shared, neighbours, vector
+        session, state.secrets, state.index, sum_name, state.shared, neighbours, vector
     )
     digest = sha256(made.data)
     if before is None:
@@ -370,21 +370,23 @@ def answer_confirm(holder: Holder, request: Opened[messages.ConfirmSum]) -> Answ
             state.session, holder.identity, sum_name, state.shared, sent, question
         )
         before = state.answered.get(step)
-        if before is None or before.reply != _places(sent):
+        if before is None or before.reply != _indices(sent):
             if {f"lock {sum_name}", f"open {sum_name}"} & set(state.answered):
                 raise Refused(
                     "already_answered",
                     f"this holder has already locked or opened a sum of {sum_name} in"
                     " this session",
                 )
-            if before is not None and not set(sent) < set(_read_places(before.reply)):
+            if before is not None and not set(sent) < set(_read_indices(before.reply)):
                 raise Refused(
                     "two_survivor_sets",
                     "this holder has confirmed another set of senders, which does not"
                     " contain this one",
                 )
             _agree_to_sum(holder, state, sum_name, sent)
-            holder.sessions.save(state.with_answer(step, request.digest, _places(sent)))
+            holder.sessions.save(
+                state.with_answer(step, request.digest, _indices(sent))
+            )
         reply = messages.Confirmed(
             session=message.session, lot=sum_name, signature=signature
         )
@@ -427,7 +429,7 @@ def _signed_last(
     """
     sent = tuple(sorted(set(shown)))
     confirmed = state.answered.get(f"confirm {sum_name}")
-    if confirmed is None or confirmed.reply != _places(sent):
+    if confirmed is None or confirmed.reply != _indices(sent):
         raise Refused(
             "two_survivor_sets",
             "this holder did not confirm this set of senders last",
@@ -455,7 +457,7 @@ def answer_open(holder: Holder, request: Opened[messages.OpenSum]) -> Answer:
                 )
             shares = reveal(
                 session,
-                state.place,
+                state.index,
                 sum_name,
                 state.shares(),
                 state.shared,
@@ -511,8 +513,8 @@ def _total(
     """The total over these members."""
     session = state.session
     owner = holder.handovers.owner
-    keys = {place: session.keys[place - 1] for place in sent}
-    epochs = {owner(key): session.sources[place - 1] for place, key in keys.items()}
+    keys = {index: session.keys[index - 1] for index in sent}
+    epochs = {owner(key): session.sources[index - 1] for index, key in keys.items()}
     shares: dict[str, int] = {}
     question = state.question
     if sum_name == "statistics":
@@ -537,9 +539,9 @@ def _agree_to_sum(
         holder.sign(total, session.digest, session.terms, epoch)
 
 
-def _places(sent: Sequence[MemberIndex]) -> str:
+def _indices(sent: Sequence[MemberIndex]) -> str:
     return " ".join(map(str, sent))
 
 
-def _read_places(written: str) -> tuple[MemberIndex, ...]:
+def _read_indices(written: str) -> tuple[MemberIndex, ...]:
     return tuple(map(int, written.split()))

@@ -37,13 +37,13 @@ def known_handovers(journal: Journal) -> HandOvers:
 
 
 def take_handovers(
-    journal: Journal, told: Iterable[HandOver], concerned: Collection[str]
+    journal: Journal, links: Iterable[HandOver], concerned: Collection[str]
 ) -> HandOvers:
     """Write down what is new about the owners of some keys, and leave the rest; returns all that is
     known then.
     """
     known = known_handovers(journal)
-    grown = known.merged_with(told)
+    grown = known.merged_with(links)
     owners = {grown.owner(key) for key in concerned}
     new = [(HANDED_OVER, link) for link in grown.links[len(known.links) :]]
     new += [(FORKED_KEY, link) for link in grown.forks[len(known.forks) :]]
@@ -59,14 +59,14 @@ def take_handovers(
 
 
 def check_coordinator(
-    journal: Journal, pinned: str, sender: str, told: Iterable[HandOver] = ()
+    journal: Journal, pinned: str, sender: str, links: Iterable[HandOver] = ()
 ) -> HandOvers:
     """Raise Refused unless the sender is who the pinned key belongs to, under the key that it has
     now.
 
-    told: the hand-overs that came with what was sent; they are taken in.
+    links: the hand-overs that came with what was sent; they are taken in.
     """
-    known = take_handovers(journal, told, {pinned})
+    known = take_handovers(journal, links, {pinned})
     now = known.newest(pinned)
     if sender == now:
         return known
@@ -161,6 +161,12 @@ class RosterChange:
     def __bool__(self) -> bool:
         return bool(self.added or self.removed)
 
+    def names(self) -> dict[str, list[str]]:
+        return {
+            "added": [member.name for member in self.added],
+            "removed": [member.name for member in self.removed],
+        }
+
 
 def roster_change(
     before: Iterable[RosterMember],
@@ -170,9 +176,11 @@ def roster_change(
     """owner: what stands for the owner of a key. A member whose key was handed over has stayed;
     one with another name or domain is another.
     """
-    old = {(owner(member.key), member.name, member.domain): member for member in before}
-    new = {(owner(member.key), member.name, member.domain): member for member in after}
+    old, new = (
+        {(owner(member.key), member.name, member.domain): member for member in members}
+        for members in (before, after)
+    )
     return RosterChange(
-        tuple(place for name, place in new.items() if name not in old),
-        tuple(place for name, place in old.items() if name not in new),
+        tuple(member for name, member in new.items() if name not in old),
+        tuple(member for name, member in old.items() if name not in new),
     )

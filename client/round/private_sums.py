@@ -36,9 +36,9 @@ def laid_out(
              always
     all here: in a domain with one holder nobody else adds to it.
     """
-    own, products = privacy.shared(members)
+    squares, products = privacy.shared(members)
     upper = np.triu_indices(len(sums.products))
-    shares = np.where(upper[0] == upper[1], own, products)
+    shares = np.where(upper[0] == upper[1], squares, products)
     scales = np.append(np.full(len(sums.column), privacy.sigma), shares)
     return np.concatenate((sums.column, sums.products[upper])), scales
 

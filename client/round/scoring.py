@@ -73,18 +73,18 @@ def _compiled(
 class Scorer:
     """Counts how a router does on held-out documents.
 
-    own: the place of the holder's domain.
+    domain: the index of the holder's own.
     """
 
     def __init__(
-        self, table: RouterTable, rule: Selector, held_out: HeldOut, own: int
+        self, table: RouterTable, rule: Selector, held_out: HeldOut, domain: int
     ) -> None:
         filled = held_out.lengths > 0
         self._lengths = held_out.lengths[filled]
         self._ids = held_out.ids
         self._table = table
         self._rule = rule
-        self._own = own
+        self._domain = domain
 
     def routed(self) -> _Counts:
         """To which domain how many documents were routed."""
@@ -96,7 +96,7 @@ class Scorer:
         """How many documents the last release routed rightly and this router does not; and the
         other way round.
         """
-        now = self._winners(self._table, self._rule) == self._own
+        now = self._winners(self._table, self._rule) == self._domain
         before = self._winners(last.compiled, last.selector) == last_own
         return int((before & ~now).sum()), int((now & ~before).sum())
 
@@ -118,8 +118,8 @@ class Scorer:
             scores = np.zeros((0, self._table.domains))
             voters = np.zeros(0, dtype=np.int64)
         counts = np.append(
-            reliability(scores, voters, self._own, temperatures),
-            scope_counts(scores, voters, self._own),
+            reliability(scores, voters, self._domain, temperatures),
+            scope_counts(scores, voters, self._domain),
         )
         return counts * (CALIBRATED_COUNTS // max(len(scores), 1))
 
@@ -127,7 +127,7 @@ class Scorer:
 def reliability(
     scores: NDArray[np.float64],
     voters: _Counts,
-    own: int,
+    domain: int,
     temperatures: Sequence[float],
 ) -> _Counts:
     """How many texts fell into each bin of confidence, and how many of them rightly.
@@ -138,15 +138,15 @@ def reliability(
     counts = np.zeros((len(CURVES), len(temperatures), bins, 2), dtype=np.int64)
     if not len(scores):
         return counts
-    right = scores.argmax(axis=1) == own
+    right = scores.argmax(axis=1) == domain
     first = bins * np.arange(len(temperatures))[:, None]
     for row, curve in enumerate(CURVES):
         apart = distances(curve, scores, voters)
         sure = [confidences(curve, apart / temperature) for temperature in temperatures]
         places = first + np.searchsorted(CONFIDENCE_EDGES, sure, side="right") - 1
         for column, counted in enumerate((places, places[:, right])):
-            found = np.bincount(counted.ravel(), minlength=first.size * bins)
-            counts[row, :, :, column] = found.reshape(-1, bins)
+            binned = np.bincount(counted.ravel(), minlength=first.size * bins)
+            counts[row, :, :, column] = binned.reshape(-1, bins)
     return counts
 
 

@@ -146,7 +146,7 @@ class SessionState(Record):
         return self.agreed
 
     @property
-    def place(self) -> MemberIndex:
+    def index(self) -> MemberIndex:
         return member_index(self.session, self.advert.key)
 
     def shares(self) -> dict[MemberIndex, bytes]:

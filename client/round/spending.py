@@ -164,17 +164,17 @@ class Account:
             if self.holder and expense.holder == self.holder and expense.id not in noted
         ]
 
-    def check_record(self, heard: Mapping[Output, int] | None = None) -> None:
+    def check_record(self, counted: Mapping[Output, int] | None = None) -> None:
         """Raise Refused if the journal knows fewer outputs than have left, or may.
 
-        heard: of how many epochs the coordinator has got sums, and counts. It may say fewer, and
-               if it says more than there were, its own rounds go on without this holder.
+        counted: of how many epochs the coordinator has got sums, and counts. It may say fewer, and
+                 if it says more than there were, its own rounds go on without this holder.
         """
         noted = {(expense.output, expense.epoch) for expense in self.noted()}
         known = Counter(output for output, _ in noted)
         copies = self.journal.entries(UNPACKED, RESTORED)
         is_charged = not copies or copies[-1].kind == RESTORED
-        more = any(known[output] < number for output, number in (heard or {}).items())
+        more = any(known[output] < number for output, number in (counted or {}).items())
         if more or not is_charged or self.forgotten():
             raise Refused(
                 "older_copy",
@@ -233,14 +233,14 @@ class Account:
         rho: Cost = EXACT
         if round_epsilon != math.inf:
             rho = rho_for(round_epsilon, self.delta)
-        exact = [
-            self.expense(epoch, output, mode, None, holdout)
+        costs = {"private": rho}
+        return [
+            replace(
+                self.expense(epoch, output, mode, None, holdout),
+                rho=costs.get(mode, EXACT),
+            )
             for mode in modes
             for output in OUTPUTS
-        ]
-        return [
-            replace(expense, rho=rho) if expense.mode == "private" else expense
-            for expense in exact
         ]
 
     def private_round(
@@ -352,8 +352,8 @@ def overlap(one: Iterable[str], other: Iterable[str]) -> bool:
     """Whether a document may lie below both: by any spelling, a place is the same, or a folder that
     holds the other.
     """
-    ones = {name for place in one for name in _spellings(place)}
-    others = {name for place in other for name in _spellings(place)}
+    ones = {name for location in one for name in _spellings(location)}
+    others = {name for location in other for name in _spellings(location)}
     return any(_holds(a, b) or _holds(b, a) for a in ones for b in others)
 
 
@@ -361,17 +361,17 @@ def _holds(folder: str, path: str) -> bool:
     return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
-def _spellings(place: str) -> set[str]:
+def _spellings(location: str) -> set[str]:
     """A path or URL as it is written, as expenses before version 0.3 are compared, and the one name
     of all its spellings.
     """
-    url = _URL.fullmatch(place)
+    url = _URL.fullmatch(location)
     with contextlib.suppress(ValueError, OSError):  # no file has such a name
         if url is None or url[1].lower() in _LOCAL_SCHEMES:
-            path = place if url is None else f"/{url[2]}"
-            return {place, "/" + os.path.realpath(path).lstrip("/")}
-        return {place, _url_name(url[1].lower(), url[2])}
-    return {place}
+            path = location if url is None else f"/{url[2]}"
+            return {location, "/" + os.path.realpath(path).lstrip("/")}
+        return {location, _url_name(url[1].lower(), url[2])}
+    return {location}
 
 
 def _url_name(scheme: str, rest: str) -> str:

@@ -50,9 +50,6 @@ WIDE_BLOCKS = 7
 
 _DIGIT = 1 << 16
 _BLOCK_BYTES = 32 << 20
-_COLUMN_BLOCKS = 8
-"""The blocks of columns in which a GPU takes a weighted product; they skip most of the lower half.
-"""
 
 
 class Accumulator(ABC):

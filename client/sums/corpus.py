@@ -127,10 +127,7 @@ def find_sources(roots: Sequence[Path]) -> tuple[list[CorpusFile], int]:
     for root in roots:
         if is_folder(root):
             for path in _files_below(root):
-                known = _inner_name(path).suffix.lower() in {
-                    *RECORD_KINDS,
-                    *TEXT_SUFFIXES,
-                }
+                known = _ending(path) in {*RECORD_KINDS, *TEXT_SUFFIXES}
                 if known and not _is_binary(path):
                     sources[real_place(path)] = _source(path)
                 else:
@@ -275,13 +272,19 @@ def _files_below(folder: Path) -> Iterator[Path]:
             yield path
 
 
-def _inner_name(path: Path) -> Path:
-    return path.with_suffix("") if path.suffix.lower() in COMPRESSIONS else path
+def _compression(path: Path) -> str:
+    ending = path.suffix.lower()
+    return ending if ending in COMPRESSIONS else ""
+
+
+def _ending(path: Path) -> str:
+    """What says of what kind a file is: its last ending, or that before its compression."""
+    return (path.with_suffix("") if _compression(path) else path).suffix.lower()
 
 
 def _source(path: Path) -> CorpusFile:
-    compression = path.suffix.lower() if path.suffix.lower() in COMPRESSIONS else ""
-    kind = RECORD_KINDS.get(_inner_name(path).suffix.lower(), "text")
+    compression = _compression(path)
+    kind = RECORD_KINDS.get(_ending(path), "text")
     if kind == "parquet" and compression:
         raise CorpusError(
             f"{path} is a compressed parquet file; unpack it, since parquet is "
@@ -292,7 +295,7 @@ def _source(path: Path) -> CorpusFile:
 
 def _is_binary(path: Path) -> bool:
     """A NUL byte near the beginning; what is compressed or parquet is judged by its reader."""
-    if path.suffix.lower() in COMPRESSIONS or path.suffix.lower() == ".parquet":
+    if _compression(path) or _ending(path) == ".parquet":
         return False
     with open_file(path) as file:
         return b"\0" in file.read(8192)
@@ -331,10 +334,10 @@ def _texts(
     names: Sequence[str],
     counters: Counters,
     position: Position,
-    each: _BrokenRecords,
+    broken: _BrokenRecords,
 ) -> Iterator[str]:
     if source.kind == "parquet":
-        yield from _parquet_texts(source, names, position, each)
+        yield from _parquet_texts(source, names, position, broken)
         return
     with _opened(source, position) as stream:
         name = place_name(source.path) + (
@@ -342,14 +345,12 @@ def _texts(
         )
         if source.kind == "jsonl":
             yield from jsonl_texts(
-                _lines(stream, counters, source.begin), names, name, each
+                _lines(stream, counters, source.begin), names, name, broken
             )
         elif source.kind == "csv":
-            delimiter = (
-                "\t" if _inner_name(source.path).suffix.lower() == ".tsv" else ","
-            )
+            delimiter = "\t" if _ending(source.path) == ".tsv" else ","
             yield from _csv_texts(
-                _lines(stream, counters, 0), names, name, delimiter, each
+                _lines(stream, counters, 0), names, name, delimiter, broken
             )
         else:
             yield from _pieces(stream, counters, source)
@@ -454,7 +455,7 @@ def _csv_texts(
     names: Sequence[str],
     name: str,
     delimiter: str,
-    each: _BrokenRecords,
+    broken: _BrokenRecords,
 ) -> Iterator[str]:
     csv.field_size_limit(1 << 30)
     # a quote that never ends is an error
@@ -463,12 +464,12 @@ def _csv_texts(
         cells.pop(cast(str, None), None)  # cells beyond the header
         # an empty cell is no text
         record = {name: cell or None for name, cell in cells.items()}
-        with each:
+        with broken:
             yield record_text(record, names, f"{name}, line {reader.line_num}")
 
 
 def _parquet_texts(
-    source: CorpusFile, names: Sequence[str], position: Position, each: _BrokenRecords
+    source: CorpusFile, names: Sequence[str], position: Position, broken: _BrokenRecords
 ) -> Iterator[str]:
     with (
         open_file(source.path) as raw,
@@ -492,7 +493,7 @@ def _parquet_texts(
             ):
                 for record in batch.to_pylist():
                     seen += 1
-                    with each:
+                    with broken:
                         yield record_text(
                             record, columns, f"{place_name(source.path)}, row {seen}"
                         )

@@ -86,8 +86,8 @@ def entries(folder: Path) -> list[Path]:
         )
     with _store(folder) as (files, name):
         files.invalidate_cache(name)
-        places = [str(place).rstrip("/") for place in files.ls(name, detail=False)]
-    return sorted(folder / place.rpartition("/")[2] for place in places)
+        paths = [str(path).rstrip("/") for path in files.ls(name, detail=False)]
+    return sorted(folder / path.rpartition("/")[2] for path in paths)
 
 
 def open_file(path: Path) -> IO[bytes]:

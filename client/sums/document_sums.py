@@ -130,7 +130,7 @@ def held_out_sample(job: PrepareJob, encoder: TableEncoder) -> tuple[Ids, Intege
     each has.
     """
     limit = MAX_WHOLE_CHARACTERS if job.whole else MAX_DOCUMENT_CHARACTERS
-    texts = (text[:limit] for text in held_out_documents(job, Counters()))
+    texts = (text[:limit] for text in held_out_documents(job))
     # of so many, one more would push another out
     most = sys.maxsize if job.whole else MAX_HELD_OUT_DOCUMENTS
     chosen = heapq.nsmallest(

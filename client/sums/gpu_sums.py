@@ -344,8 +344,8 @@ class GpuWindows(Accumulator):
             piece = windows[start : start + most]
             planes, first = self._gram.room(len(piece), times)
             write_means(table.values, piece, planes, first)
-            for place, features in table.word_features(piece):
-                write_samples(features, planes, first + place, row=table.shape[1])
+            for offset, features in table.word_features(piece):
+                write_samples(features, planes, first + offset, row=table.shape[1])
             if sentences is not None:
                 rows = sentences[start : start + most]
                 write_samples(rows, planes, first, row=table.table_width)

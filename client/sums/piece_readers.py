@@ -77,7 +77,7 @@ class PieceBatch(NamedTuple):
 
     met, broken: what was met since the batch before, and the places of broken records among it.
     first:       how many documents of the piece lie before it, those included that are held out.
-    place:       how many lie behind it.
+    stop:        how many lie behind it.
     position:    how many of its bytes do, about.
     ends:        whether it is the piece's last batch.
     """
@@ -86,7 +86,7 @@ class PieceBatch(NamedTuple):
     met: Counters
     broken: list[str]
     first: int
-    place: int
+    stop: int
     position: int
     ends: bool
 
@@ -103,7 +103,7 @@ def read_batches(
     skipped: list[str] | None = [] if rules.skip_broken else None
     texts = list[str]()
     size = 0
-    place = 0
+    stop = 0
     behind = first
 
     def batch(ends: bool) -> PieceBatch:
@@ -116,14 +116,14 @@ def read_batches(
         begun = behind
         texts = []
         size = 0
-        behind = place
-        return PieceBatch(taken, since, broken, begun, place, position.bytes, ends)
+        behind = stop
+        return PieceBatch(taken, since, broken, begun, stop, position.bytes, ends)
 
     for text in documents(source, rules.text_fields, met, position, skipped):
-        place += 1
-        if place <= first:  # an earlier part covers it
+        stop += 1
+        if stop <= first:  # an earlier part covers it
             counted = copy.copy(met)
-            if place % SKIMMED_DOCUMENTS == 0:
+            if stop % SKIMMED_DOCUMENTS == 0:
                 yield PieceBatch(
                     [], Counters(), [], first, first, position.bytes, False
                 )
@@ -244,7 +244,7 @@ def _batches(
                 yield from read_here(number)
                 continue
             yield number, batch, samples
-            reached[number] = batch.place
+            reached[number] = batch.stop
             if batch.ends:
                 del busy[ready]
                 ask(ready)

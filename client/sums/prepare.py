@@ -193,7 +193,7 @@ def prepare(
     broken = [record for part in parts for record in part.broken]
     if broken_list is not None:
         _list_places(broken_list, broken)
-    _check_readable(met.counters, job.skip_broken, _first_place(broken))
+    _check_readable(met.counters, job.skip_broken, broken)
     check_text(met.counters, job)
     state = reduce(add_states, (part.state for part in parts))
     prepared = Prepared(
@@ -340,20 +340,16 @@ def corpus_documents(
             if counters.documents % 256 == 0:
                 watch.progress(min(done + position.bytes, total), total)
         done += position.bytes
-    _check_readable(counters, job.skip_broken, _first_place(skipped))
+    _check_readable(counters, job.skip_broken, skipped or [])
 
 
-def held_out_documents(job: PrepareJob, counters: Counters) -> Iterator[str]:
+def held_out_documents(job: PrepareJob) -> Iterator[str]:
     """The documents that `prepare` leaves out of the sums, for evaluation on the holder's own
     machine.
     """
-    for text, held_out in corpus_documents(job, counters):
+    for text, held_out in corpus_documents(job, Counters()):
         if held_out:
             yield text
-
-
-def _first_place(broken: Sequence[str] | None) -> str:
-    return f"the first is {broken[0]}" if broken else ""
 
 
 def _terms(job: PrepareJob, encoder: TableEncoder) -> dict[str, object]:
@@ -394,12 +390,15 @@ def _list_places(path: Path, places: Sequence[str]) -> None:
         path.unlink(missing_ok=True)
 
 
-def _check_readable(counters: Counters, skip_broken: float, which: str) -> None:
+def _check_readable(
+    counters: Counters, skip_broken: float, places: Sequence[str]
+) -> None:
     """Raise if more records were passed over than may be. Parts that were kept may come from a more
-    lenient run.
+    lenient run. places: of those that were passed over.
     """
     records = counters.documents + counters.empty + counters.broken
     if counters.broken > skip_broken * records:
+        which = f"the first is {places[0]}" if places else ""
         raise CorpusError(
             f"{counters.broken:,} of {records:,} records cannot be read, more than "
             f"the allowed share of {skip_broken:g} ({SKIP_WORDS}); {which}"
@@ -519,10 +518,10 @@ class _Run:
             self._pending.append(pool.submit(self._sum, batch.texts, samples))
         while len(self._pending) > 2 * self._job.threads:
             self._counters.tokens += self._pending.popleft().result()
-        if batch.ends or batch.place > batch.first:
+        if batch.ends or batch.stop > batch.first:
             before = self._stretches.get(stamp)
             start = before.start if before else batch.first
-            self._stretches[stamp] = Stretch(stamp, start, batch.place, batch.ends)
+            self._stretches[stamp] = Stretch(stamp, start, batch.stop, batch.ends)
         self._counters.add(batch.met)
         self._broken += batch.broken[: MAX_PLACES - len(self._broken)]
         self._positions[stamp] = min(batch.position, stamp.bytes)

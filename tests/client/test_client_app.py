@@ -22,14 +22,12 @@ from tests.support.flower_parts import (
     from_record,
     to_record,
 )
-from tests.support.simulated_federation import Parties, found, own_texts
+from tests.support.simulated_federation import Parties, found
 
 
 @pytest.fixture
 def parties(tmp_path: Path) -> Parties:
-    made = found(tmp_path / "private-place")
-    made.settle("law", "law", own_texts("law", "law", 12))
-    return made
+    return found(tmp_path / "private-place").with_law(12)
 
 
 def sent(parties: Parties, record: RecordDict) -> FlowerMessage:

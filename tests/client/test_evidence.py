@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import os
 import shutil
 import sqlite3
@@ -18,16 +17,16 @@ from typing import Any
 
 import pytest
 
-from ridgeway.__main__ import main
 from ridgeway.client.evidence import HolderRecord, SentItem
 from ridgeway.client.round.answers import answer
 from ridgeway.client.round.epochs import OPENED, SIGNED
-from ridgeway.client.round.holder import release_folder
 from ridgeway.common.base.errors import RoundFailed
 from ridgeway.common.base.journal import Journal
 from ridgeway.common.protocol.messages import Hello
 from ridgeway.common.protocol.packet import seal_packet
+from tests.support.commands import Workshop
 from tests.support.simulated_federation import (
+    ONE_EACH,
     Direct,
     Parties,
     found,
@@ -36,7 +35,6 @@ from tests.support.simulated_federation import (
     round_of,
 )
 
-MEMBERS = {"code": "code", "law": "law", "medicine": "medicine"}
 NOBODY = 65534
 SECRETS = ("identity.key", "node.key", "session", "session.lock", "epochs", "cache")
 
@@ -47,15 +45,13 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[Parties, Direct]:
     stranger.
     """
     parties = found(tmp_path_factory.mktemp("played"), mode="masked")
-    populate(parties, MEMBERS)
+    populate(parties, ONE_EACH)
     with pytest.raises(RoundFailed):
         round_of(parties, Direct(parties, ["law"]))
     transport = Direct(parties)
     round_of(parties, transport)
     stranger = parties.holder("code").identity
-    answer(
-        parties.holder("law"), seal_packet(Hello(), stranger, round="ab" * 16, number=7)
-    )
+    answer(parties.law, seal_packet(Hello(), stranger, round="ab" * 16, number=7))
     return parties, transport
 
 
@@ -95,7 +91,7 @@ def test_sums_are_listed_with_their_members_and_whether_they_were_opened(
     played: tuple[Parties, Direct], copy: Path
 ) -> None:
     """Of a round that ended well; what holds nothing of the corpus has neither."""
-    keys = {parties_key(played[0], name) for name in MEMBERS}
+    keys = {played[0].holder(name).key for name in ONE_EACH}
     sums = sent(copy, "sealed_sums")
     assert [(item.lot, item.opened) for item in sums] == [
         ("statistics", "yes"),
@@ -105,10 +101,6 @@ def test_sums_are_listed_with_their_members_and_whether_they_were_opened(
     assert [(item.members, item.opened) for item in sent(copy, "offer")] == [
         ((), "")
     ] * 2
-
-
-def parties_key(parties: Parties, name: str) -> str:
-    return parties.holder(name).key
 
 
 def test_a_refusal_is_listed_with_its_code(copy: Path) -> None:
@@ -136,7 +128,7 @@ def test_a_sum_that_was_not_seen_opened_is_not_called_so(
         *kinds,
     )
     assert {(item.opened, len(item.members)) for item in sent(copy, "sealed_sums")} == {
-        (state, len(MEMBERS))
+        (state, len(ONE_EACH))
     }
 
 
@@ -145,20 +137,16 @@ def change(copy: Path, command: str, *values: Any) -> None:
         database.execute(command, values)
 
 
-def run(*words: str | Path) -> int:
-    with pytest.raises(SystemExit) as ended:
-        main(list(map(str, words)))
-    return int(str(ended.value.code))
+@pytest.fixture
+def shop(tmp_path: Path) -> Workshop:
+    return Workshop(tmp_path)
 
 
-def test_a_copy_without_secrets_verifies(
-    copy: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_copy_without_secrets_verifies(copy: Path, shop: Workshop) -> None:
     """The journal, keys, what was signed, opened and paid for, and the release; the exit code says
     so.
     """
-    assert run("client", "verify", copy, "--json") == 0
-    results = json.loads(capsys.readouterr().out)
+    results = shop.do("client verify", copy, "--json").json
     assert [check["checked"] for check in results] == [
         "journal",
         "keys",
@@ -187,9 +175,9 @@ def test_a_copy_that_may_not_be_written_verifies_and_stays_as_it_is(
     played: tuple[Parties, Direct], newest: str
 ) -> None:
     """Also where entries still lie in the file beside the journal that SQLite writes first."""
-    place = Path(tempfile.mkdtemp())
-    place.chmod(0o755)
-    copy, holder = place / "copy", played[0].holder("law")
+    folder = Path(tempfile.mkdtemp())
+    folder.chmod(0o755)
+    copy, holder = folder / "copy", played[0].law
     holder.journal.append(("note", {}))
     shutil.copytree(
         holder.folder, copy, ignore=shutil.ignore_patterns(*SECRETS, "*-shm")
@@ -211,7 +199,7 @@ def test_a_copy_that_may_not_be_written_verifies_and_stays_as_it_is(
     finally:
         for path in (copy, *copy.rglob("*")):
             path.chmod(0o755)
-        shutil.rmtree(place)
+        shutil.rmtree(folder)
 
 
 def unsigned_sum(copy: Path) -> None:
@@ -231,7 +219,7 @@ def unpaid_output(copy: Path) -> None:
 
 
 def other_release(copy: Path) -> None:
-    path = release_folder(copy, 1) / "router.safetensors"
+    path = HolderRecord(copy).release_folder(1) / "router.safetensors"
     path.write_bytes(path.read_bytes()[:-1] + b"\1")
 
 
@@ -246,7 +234,7 @@ def altered_size(copy: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("damage", "found"),
+    ("damage", "part"),
     [
         (altered_size, "journal"),
         (unsigned_sum, "sums"),
@@ -256,17 +244,13 @@ def altered_size(copy: Path) -> None:
     ],
 )
 def test_any_disagreement_is_named_and_fails(
-    copy: Path,
-    damage: Callable[[Path], None],
-    found: str,
-    capsys: pytest.CaptureFixture[str],
+    copy: Path, shop: Workshop, damage: Callable[[Path], None], part: str
 ) -> None:
     """In one sentence, and with an exit code that a script sees."""
     damage(copy)
-    assert run("client", "verify", copy) == 2
-    said = capsys.readouterr()
-    assert f"wrong     {found}" in said.out
-    assert said.err.startswith("ridgeway: ") and "Traceback" not in said.err
+    done = shop.call("client verify", copy)
+    assert done.code == 2 and f"wrong     {part}" in done.stdout
+    assert done.stderr.startswith("ridgeway: ") and "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize(("mode", "state"), [("private", "noisy"), ("clear", "clear")])
@@ -275,7 +259,7 @@ def test_what_is_not_masked_is_listed_as_what_it_is(
 ) -> None:
     """Sums and counts: under noise, or in the clear; each with its mode and its epoch."""
     parties = found_private(tmp_path) if mode == "private" else found(tmp_path)
-    populate(parties, MEMBERS)
+    populate(parties, ONE_EACH)
     round_of(parties)
     record = HolderRecord(parties.homes["law"])
     shown = [
@@ -288,24 +272,17 @@ def test_what_is_not_masked_is_listed_as_what_it_is(
     [sums] = [item for item in record.sent() if item.kind.endswith("statistics")]
     assert sums.epoch == record.epochs()[-1].facts["epoch"]
     assert all(check.good for check in record.check())
-    unpaid_output(parties.homes["law"])
-    assert not all(
-        check.good
-        for check in HolderRecord(parties.homes["law"]).check()
-        if check.name == "spending"
-    )
+    unpaid_output(record.folder)
+    checks = HolderRecord(record.folder).check()
+    assert [check.name for check in checks if not check.good] == ["journal", "spending"]
 
 
-def test_table_json_and_csv_list_the_same(
-    copy: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_table_json_and_csv_list_the_same(copy: Path, shop: Workshop) -> None:
     """One row for everything that left; the table shortens hashes and names members."""
-    assert run("client", "export", copy, "--json") == 0
-    items = json.loads(capsys.readouterr().out)["sent"]
-    assert run("client", "export", copy, "--csv") == 0
-    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    items = shop.do("client export", copy, "--json").json["sent"]
+    sheet = shop.do("client export", copy, "--csv").stdout
+    rows = list(csv.DictReader(io.StringIO(sheet)))
     assert [row["sha256"] for row in rows] == [item["sha256"] for item in items]
-    assert run("client", "export", copy) == 0
-    shown = capsys.readouterr().out
+    shown = shop.do("client export", copy).stdout
     assert all(item["sha256"][:12] in shown for item in items)
     assert "code, law (self), medicine" in shown

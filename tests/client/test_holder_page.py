@@ -29,6 +29,7 @@ from ridgeway.common.web.site import create_page_app
 from tests.support.pages import file_hashes, must_guard
 from tests.support.simulated_federation import (
     NO_BUNDLE,
+    ONE_EACH,
     Parties,
     found,
     found_private,
@@ -43,12 +44,10 @@ ADDRESSES = ("/v1/standing", "/v1/checks", "/metrics")
 def played(tmp_path_factory: pytest.TempPathFactory) -> Parties:
     """A masked round of three, and one request by a stranger that law has refused."""
     parties = found(tmp_path_factory.mktemp("played"), mode="masked")
-    populate(parties, {"code": "code", "law": "law", "medicine": "medicine"})
+    populate(parties, ONE_EACH)
     round_of(parties)
     stranger = parties.holder("code").identity
-    answer(
-        parties.holder("law"), seal_packet(Hello(), stranger, round="ab" * 16, number=7)
-    )
+    answer(parties.law, seal_packet(Hello(), stranger, round="ab" * 16, number=7))
     return parties
 
 
@@ -140,8 +139,8 @@ def test_private_rounds_show_what_was_spent_and_what_the_next_one_will_cost(
 ) -> None:
     """As ε, and no exact output; sums and counts together, and whether the budget suffices."""
     parties = found_private(tmp_path)
-    populate(parties, {"code": "code", "law": "law", "medicine": "medicine"})
-    monkeypatch.setattr(HolderRecord, "terms", parties.federation.terms)
+    populate(parties, ONE_EACH)
+    monkeypatch.setattr(HolderRecord, "terms", parties.terms)
     budget = standing(parties.homes["law"])["budget"]
     following = budget["next"]
     assert (budget["spent"], following["cost"], following["allowed"]) == (0, 1.0, True)
@@ -184,7 +183,7 @@ def test_the_bundle_is_listed_file_by_file_and_an_approval_counts_at_once(
 
 def test_no_text_and_no_path_is_in_any_answer(played: Parties, home: Path) -> None:
     """Neither a piece of the corpus nor where anything lies on this machine."""
-    [corpus] = played.holder("law").settings.corpus
+    [corpus] = played.law.settings.corpus
     texts = [json.loads(line)["text"] for line in Path(corpus).read_text().splitlines()]
     pieces = {
         text[start : start + 12]

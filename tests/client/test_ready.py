@@ -28,7 +28,6 @@ from ridgeway.common import statistics
 from ridgeway.common.base.errors import BoundExceeded, BrokenIdentity, InputError
 from ridgeway.common.base.journal import Journal
 from ridgeway.common.privacy import noise
-from ridgeway.common.protocol.cohort import Terms
 from ridgeway.common.statistics import Prepared, to_bytes
 from tests.support.corpora_on_disk import write_jsonl
 from tests.support.simulated_federation import Parties, found, found_private, own_texts
@@ -38,9 +37,7 @@ FEW = 20
 
 @pytest.fixture
 def parties(tmp_path: Path) -> Parties:
-    made = found(tmp_path / "parties", mode="masked")
-    made.settle("law", "law", own_texts("law", "law", FEW))
-    return made
+    return found(tmp_path / "parties", mode="masked").with_law(FEW)
 
 
 @pytest.fixture
@@ -50,20 +47,22 @@ def few_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ready, "MIN_CHANGED_SHARE", 0.3)
 
 
-def terms_of(parties: Parties) -> Terms:
-    return parties.federation.terms
-
-
 def write(parties: Parties, texts: list[str]) -> None:
     write_jsonl(parties.folder / "corpora" / "law.jsonl", texts)
 
 
 def opened(parties: Parties, **options: Any) -> ReadyReport:
-    return open_epoch(parties.holder("law"), terms_of(parties), **options)
+    return open_epoch(parties.law, parties.terms, **options)
+
+
+def refused(parties: Parties, words: str, **options: Any) -> None:
+    """No epoch is opened, and one sentence says why."""
+    with pytest.raises(InputError, match=words):
+        opened(parties, **options)
 
 
 def current(parties: Parties) -> Epoch:
-    epoch = parties.holder("law").epochs.current()
+    epoch = parties.law.epochs.current()
     assert epoch is not None
     return epoch
 
@@ -71,8 +70,8 @@ def current(parties: Parties) -> Epoch:
 def use(parties: Parties) -> None:
     """Let the current epoch be in a total that was signed."""
     name = current(parties).name
-    total = SignedTotal("statistics", terms_of(parties).id, name, {"me": name})
-    parties.holder("law").totals.sign(total, "s", paid=False)
+    total = SignedTotal("statistics", parties.terms.id, name, {"me": name})
+    parties.law.totals.sign(total, "s", paid=False)
 
 
 def texts(count: int, since: str = "law") -> list[str]:
@@ -96,7 +95,7 @@ def test_the_report_says_what_stands_ready(parties: Parties) -> None:
 
 def test_the_first_epoch_has_nothing_to_compare_with(parties: Parties) -> None:
     """So how many documents changed is not known; of the same corpus again, none did."""
-    settings = parties.holder("law").settings
+    settings = parties.law.settings
     parties.homes["law"] = parties.folder / "holders" / "fresh"
     create_holder(parties.homes["law"], settings)
     assert opened(parties).changed is None
@@ -105,7 +104,7 @@ def test_the_first_epoch_has_nothing_to_compare_with(parties: Parties) -> None:
 
 def test_digests_are_of_documents_and_in_order(parties: Parties) -> None:
     """The order of a corpus does not count, one letter does."""
-    job = prepare_job(parties.holder("law"), terms_of(parties))
+    job = prepare_job(parties.law, parties.terms)
     before = document_digests(job)
     write(parties, texts(FEW)[::-1])
     assert document_digests(job).tolist() == before.tolist() == sorted(before.tolist())
@@ -126,10 +125,7 @@ def test_an_epoch_in_a_total_is_followed_by_one_with_many_changes(
     use(parties)
     before = current(parties)
     write(parties, [*texts(FEW)[2:], *texts(3, "new")])
-    with pytest.raises(
-        InputError, match=r"^5 documents changed .* and 7 are needed: .* --new-epoch$"
-    ):
-        opened(parties)
+    refused(parties, r"^5 documents changed .* and 7 are needed: .* --new-epoch$")
     assert current(parties) == before
     write(parties, [*texts(FEW)[3:], *texts(4, "new")])
     assert opened(parties).changed == 7
@@ -143,8 +139,7 @@ def test_the_usual_limits_are_five_hundred_documents_and_a_tenth() -> None:
 def test_the_owners_explicit_word_is_enough(parties: Parties) -> None:
     """Also where nothing has changed at all."""
     use(parties)
-    with pytest.raises(InputError, match=r"^0 documents changed"):
-        opened(parties)
+    refused(parties, r"^0 documents changed")
     assert opened(parties, new_epoch=True).changed == 0
 
 
@@ -156,11 +151,7 @@ def test_changes_count_from_the_last_epoch_that_is_in_a_total(parties: Parties) 
     between = opened(parties)
     assert between.changed == 12
     write(parties, [*texts(FEW), *texts(1, "new")])
-    with pytest.raises(
-        InputError,
-        match=r"^1 documents changed since an epoch that is in an opened total",
-    ):
-        opened(parties)
+    refused(parties, r"^1 documents changed since an epoch that is in an opened total")
     write(parties, [*texts(FEW), *texts(13, "new")])
     assert opened(parties).changed == 1
 
@@ -169,10 +160,11 @@ def test_a_corpus_below_the_smallest_size_opens_nothing(parties: Parties) -> Non
     """Nor does the owner's explicit word help: sums would be about single documents."""
     before = current(parties)
     write(parties, texts(9))
-    with pytest.raises(
-        InputError, match="the corpus has 9 documents, and sums over fewer than 10"
-    ):
-        opened(parties, new_epoch=True)
+    refused(
+        parties,
+        "the corpus has 9 documents, and sums over fewer than 10",
+        new_epoch=True,
+    )
     assert current(parties) == before
     write(parties, texts(10))
     assert opened(parties).epoch.documents == 10
@@ -182,8 +174,7 @@ def test_where_digests_are_gone_nobody_knows_what_has_changed(parties: Parties) 
     """So the owner's explicit word is needed."""
     use(parties)
     (parties.homes["law"] / "epochs" / current(parties).name / DIGESTS).unlink()
-    with pytest.raises(InputError, match=r"^an unknown number of documents changed"):
-        opened(parties)
+    refused(parties, r"^an unknown number of documents changed")
     assert opened(parties, new_epoch=True).changed is None
 
 
@@ -191,8 +182,8 @@ def test_where_digests_are_gone_nobody_knows_what_has_changed(parties: Parties) 
 
 
 def sums_of(parties: Parties) -> Prepared:
-    holder = parties.holder("law")
-    return holder.epochs.statistics(holder.epoch(terms_of(parties)))
+    holder = parties.law
+    return holder.epochs.statistics(holder.epoch(parties.terms))
 
 
 @pytest.mark.parametrize("there", [{1}, {3, 1}, {1, 2, 3}])
@@ -201,14 +192,14 @@ def test_parts_that_were_summed_before_change_no_byte_of_an_epoch(
 ) -> None:
     """Each in a copy of the folder, copied together, and all or some of them there."""
     monkeypatch.setattr(corpus, "PIECE_BYTES", 100)
-    holder = parties.holder("law")
+    holder = parties.law
     whole = opened(parties)
     before = to_bytes(sums_of(parties))
     shutil.rmtree(holder.cache)
     for number in there:
         machine = parties.folder / f"machine{number}"
         shutil.copytree(holder.folder, machine)
-        report = sum_corpus_part(Holder(machine), terms_of(parties), (number, 3))
+        report = sum_corpus_part(Holder(machine), parties.terms, (number, 3))
         assert report.bytes_read > 0
     for number in there:
         shutil.copytree(
@@ -247,8 +238,8 @@ def test_sums_that_could_overflow_in_a_total_open_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Here and not in a round, where a refusal would tell their mass."""
-    parties = found(tmp_path / "parties", mode="masked", weighting="tokens")
-    parties.settle("law", "law", texts(FEW))
+    made = found(tmp_path / "parties", mode="masked", weighting="tokens")
+    parties = made.with_law(FEW)
     monkeypatch.setattr(
         statistics,
         "SUM_BOUND",
@@ -263,16 +254,14 @@ def test_sums_that_could_overflow_in_a_total_open_nothing(
 
 @pytest.fixture
 def private(tmp_path: Path) -> Parties:
-    made = found_private(tmp_path / "parties")
-    made.settle("law", "law", own_texts("law", "law", FEW), max_epsilon=1.3)
-    return made
+    return found_private(tmp_path / "parties").with_law(FEW, max_epsilon=1.3)
 
 
 def spend(private: Parties) -> None:
     """Let the noisy sums of the current epoch leave."""
-    privacy = terms_of(private).privacy
+    privacy = private.terms.privacy
     assert privacy is not None
-    private.holder("law").noisy(current(private), privacy).column_sums()
+    private.law.noisy(current(private), privacy).column_sums()
 
 
 def test_the_cost_is_told_before_anything_is_paid(private: Parties) -> None:
@@ -280,7 +269,7 @@ def test_the_cost_is_told_before_anything_is_paid(private: Parties) -> None:
     report = opened(private)
     assert report.spent == 0.0
     assert 0.99 < report.cost <= 1.0
-    assert private.holder("law").account.expenses() == []
+    assert private.law.account.expenses() == []
     assert report.samples + report.held_out == report.epoch.documents == FEW
 
 
@@ -288,11 +277,11 @@ def test_a_spent_budget_opens_nothing(private: Parties) -> None:
     """The present epoch stays as it is, with the vectors that were paid for."""
     before = current(private)
     spend(private)
-    with pytest.raises(
-        InputError,
-        match=r"would bring the ε of this corpus to 1\.4\d, and .* allows 1\.3",
-    ):
-        opened(private, new_epoch=True)
+    refused(
+        private,
+        r"would bring the ε of this corpus to 1\.4\d, and .* allows 1\.3",
+        new_epoch=True,
+    )
     assert current(private) == before
 
 
@@ -315,7 +304,7 @@ def test_a_new_epoch_brings_a_lost_shared_file_back(private: Parties) -> None:
     """So that no other folder on this corpus starts afresh."""
     private.rewrite("law", "max_epsilon = 1.3", "max_epsilon = 4.0")
     spend(private)
-    spending = Path(str(private.holder("law").settings.spending))
+    spending = Path(str(private.law.settings.spending))
     before = spending.read_text()
     spending.unlink()
     opened(private)
@@ -334,8 +323,8 @@ def test_documents_behind_links_are_charged_where_they_lie(
     folder.mkdir()
     (folder / "unread").symlink_to(other / "unread")
     write_jsonl(folder / "own.jsonl", texts(FEW))
-    private.rewrite("law", private.holder("law").settings.corpus[0], str(folder))
-    privacy = terms_of(private).privacy
+    private.rewrite("law", private.law.settings.corpus[0], str(folder))
+    privacy = private.terms.privacy
     assert privacy is not None
 
     def charged(*links: int) -> list[str]:
@@ -343,16 +332,14 @@ def test_documents_behind_links_are_charged_where_they_lie(
             write_jsonl(other / f"{number}.jsonl", texts(3, f"linked{number}"))
             (folder / f"{number}.jsonl").symlink_to(other / f"{number}.jsonl")
         opened(private)
-        account = private.holder("law").account
-        places = [f"{number}.jsonl" for number in range(4)] + ["unread/text"]
-        return [
-            place for place in places if overlap(account.corpus, [str(other / place)])
-        ]
+        account = private.law.account
+        paths = [f"{number}.jsonl" for number in range(4)] + ["unread/text"]
+        return [path for path in paths if overlap(account.corpus, [str(other / path)])]
 
     assert charged() == []
     assert charged(0) == ["0.jsonl"]
     spender = replace(
-        private.holder("law").account,
+        private.law.account,
         journal=Journal(tmp_path / "j"),
         corpus=(str(other / "1.jsonl"),),
     )
@@ -366,10 +353,9 @@ def test_documents_behind_links_are_charged_where_they_lie(
 
 def test_after_an_exact_output_no_private_epoch_is_opened(private: Parties) -> None:
     """Unless the owner allows anything."""
-    holder = private.holder("law")
+    holder = private.law
     holder.account.pay(holder.account.expense("e", "statistics", "clear", None, 0.25))
-    with pytest.raises(InputError, match="ε of this corpus to ∞"):
-        opened(private)
+    refused(private, "ε of this corpus to ∞")
     private.rewrite("law", "max_epsilon = 1.3", "max_epsilon = inf")
     assert opened(private).cost == math.inf
 
@@ -377,11 +363,9 @@ def test_after_an_exact_output_no_private_epoch_is_opened(private: Parties) -> N
 def test_private_terms_need_the_prior_that_they_name(private: Parties) -> None:
     """One sentence says what to do."""
     (private.homes["law"] / PRIOR).unlink()
-    with pytest.raises(
-        InputError,
-        match=r"has not got the public prior .*; ask the operator for an invitation",
-    ):
-        opened(private)
+    refused(
+        private, r"has not got the public prior .*; ask the operator for an invitation"
+    )
 
 
 def test_private_sums_are_not_made_in_parts(private: Parties) -> None:
@@ -390,5 +374,5 @@ def test_private_sums_are_not_made_in_parts(private: Parties) -> None:
         InputError,
         match="are not made in parts; use `ridgeway client ready` without --part",
     ):
-        sum_corpus_part(private.holder("law"), terms_of(private), (1, 3))
-    assert not private.holder("law").cache.exists()
+        sum_corpus_part(private.law, private.terms, (1, 3))
+    assert not private.law.cache.exists()

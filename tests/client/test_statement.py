@@ -14,10 +14,17 @@ from pathlib import Path
 import pytest
 
 from ridgeway.client.evidence import HolderRecord
-from ridgeway.client.statement import as_html, as_text, further_rounds, statement
+from ridgeway.client.statement import (
+    Statement,
+    as_html,
+    as_text,
+    further_rounds,
+    statement,
+)
 from ridgeway.common.privacy.accountant import epsilon_of
 from tests.support.commands import Workshop
 from tests.support.simulated_federation import (
+    ONE_EACH,
     Parties,
     found,
     found_private,
@@ -25,13 +32,12 @@ from tests.support.simulated_federation import (
     round_of,
 )
 
-MEMBERS = {"code": "code", "law": "law", "medicine": "medicine"}
 NOW = "2026-01-02T03:04:05+00:00"
 SECRETS = ("identity.key", "node.key", "epochs", "cache", "logs", "session*")
 
 
 def played(parties: Parties) -> Parties:
-    populate(parties, MEMBERS)
+    populate(parties, ONE_EACH)
     round_of(parties)
     return parties
 
@@ -46,17 +52,20 @@ def masked(tmp_path_factory: pytest.TempPathFactory) -> Parties:
     return played(found(tmp_path_factory.mktemp("masked"), mode="masked"))
 
 
+def stated(parties: Parties) -> Statement:
+    return statement(HolderRecord(parties.homes["law"]), NOW)
+
+
 def text_of(parties: Parties) -> str:
     """Without line breaks, so that sentences can be looked for."""
-    return " ".join(as_text(statement(HolderRecord(parties.homes["law"]), NOW)).split())
+    return " ".join(as_text(stated(parties)).split())
 
 
 def test_a_private_statement_says_what_was_spent_and_what_is_left(
     private: Parties,
 ) -> None:
     """Unit, neighbours, ε and δ so far, the limits, and each output with its cost."""
-    stated = statement(HolderRecord(private.homes["law"]), NOW)
-    figures = stated.figures
+    figures = stated(private).figures
     assert (figures["unit"], figures["neighbours"]) == (
         "one document",
         "add or remove one document",
@@ -83,7 +92,7 @@ def test_a_masked_statement_says_that_no_bound_holds_and_whom_one_trusts(
     masked: Parties,
 ) -> None:
     """Exact outputs are infinity, whatever the budget says."""
-    figures = statement(HolderRecord(masked.homes["law"]), NOW).figures
+    figures = stated(masked).figures
     assert (figures["epsilon"], figures["left"], figures["exact_outputs"]) == (
         None,
         None,
@@ -102,10 +111,17 @@ def test_a_masked_statement_says_that_no_bound_holds_and_whom_one_trusts(
 
 def test_a_holder_that_sent_nothing_says_so(tmp_path: Path) -> None:
     """And what it may cost one day."""
-    parties = found_private(tmp_path)
-    populate(parties, {"law": "law"})
+    parties = found_private(tmp_path).with_law()
     assert "Nothing that was made of this corpus has left." in text_of(parties)
-    assert statement(HolderRecord(parties.homes["law"]), NOW).figures["epsilon"] == 0
+    assert stated(parties).figures["epsilon"] == 0
+
+
+def spend_elsewhere(parties: Parties, **changes: str) -> None:
+    """Add an expense of another federation to the file that all folders share."""
+    path = Path(str(parties.law.settings.spending))
+    lines = path.read_text()
+    facts = json.loads(lines.splitlines()[0]) | changes
+    path.write_text(lines + json.dumps(facts) + "\n")
 
 
 def test_what_left_through_another_federation_is_in_it(
@@ -113,17 +129,10 @@ def test_what_left_through_another_federation_is_in_it(
 ) -> None:
     """From the file that all folders share."""
     parties = private.copy(tmp_path / "parties")
-    holder = parties.holder("law")
-    path = Path(str(holder.settings.spending))
-    facts = {
-        **json.loads(path.read_text().splitlines()[0]),
-        "epoch": "e" * 64,
-        "federation": "f" * 64,
-    }
-    path.write_text(path.read_text() + json.dumps(facts) + "\n")
+    spend_elsewhere(parties, epoch="e" * 64, federation="f" * 64)
     assert "another, ffffffffffff" in text_of(parties)
-    figures = statement(HolderRecord(parties.homes["law"]), NOW).figures
-    privacy = parties.federation.terms.privacy
+    figures = stated(parties).figures
+    privacy = parties.terms.privacy
     assert privacy is not None
     assert figures["epsilon"] == epsilon_of(2 * privacy.rho, 1e-8)
 
@@ -137,13 +146,10 @@ def test_further_rounds_are_as_many_as_the_account_would_let_through(
     """One more would be refused."""
     parties = private.copy(tmp_path / "parties")
     parties.rewrite("law", "max_epsilon = 4.0", f"max_epsilon = {allowed}")
-    record, privacy = (
-        HolderRecord(parties.homes["law"]),
-        parties.federation.terms.privacy,
-    )
+    record = HolderRecord(parties.homes["law"])
+    privacy = parties.terms.privacy
     assert privacy is not None
-    found_ = further_rounds(record, privacy)
-    assert found_ == expected
+    assert further_rounds(record, privacy) == expected
     if expected is not None:
         account = record.account
         rounds = [
@@ -156,6 +162,11 @@ def test_further_rounds_are_as_many_as_the_account_would_let_through(
 # Copies, and the page
 
 
+def files_of(folder: Path) -> set[Path]:
+    """All but what SQLite puts beside a journal."""
+    return {*folder.rglob("*")} - {*folder.glob("journal.db-*")}
+
+
 def test_an_archived_copy_without_keys_says_the_same(
     private: Parties, tmp_path: Path
 ) -> None:
@@ -163,7 +174,7 @@ def test_an_archived_copy_without_keys_says_the_same(
     home = private.homes["law"]
     copy = tmp_path / "copy"
     shutil.copytree(home, copy, ignore=shutil.ignore_patterns(*SECRETS))
-    before = sorted(copy.rglob("*"))
+    before = files_of(copy)
     assert as_text(statement(HolderRecord(copy), NOW)) == as_text(
         statement(HolderRecord(home), NOW)
     )
@@ -176,11 +187,7 @@ def test_an_archived_copy_without_keys_says_the_same(
         as_text(moved).split()
     )
     assert len(moved.figures["outputs"]) == 2
-    assert [
-        path
-        for path in sorted(copy.rglob("*"))
-        if not path.name.startswith("journal.db-")
-    ] == [path for path in before if not path.name.startswith("journal.db-")]
+    assert files_of(copy) == before
 
 
 class Tags(HTMLParser):
@@ -203,7 +210,7 @@ class Tags(HTMLParser):
 
 def test_the_page_stands_by_itself_and_prints_on_a4(masked: Parties) -> None:
     """No scripts, nothing from elsewhere, and the same sentences as the text."""
-    content = as_html(statement(HolderRecord(masked.homes["law"]), NOW))
+    content = as_html(stated(masked))
     page = Tags(content)
     assert not {tag for tag, _ in page.tags} & {
         "script",
@@ -214,13 +221,12 @@ def test_the_page_stands_by_itself_and_prints_on_a4(masked: Parties) -> None:
         "a",
         "form",
     }
-    assert not [
-        each for _, each in page.tags if {"src", "href", "srcset", "style"} & set(each)
-    ]
+    used = {name for _, attributes in page.tags for name in attributes}
+    assert not used & {"src", "href", "srcset", "style"}
     assert not re.search(r"url\(|@import|https?:|\bon\w+=", content)
     assert "@page { size: A4" in content and "default-src 'none'" in content
     words = " ".join(" ".join(page.words).split())
-    for section in statement(HolderRecord(masked.homes["law"]), NOW).sections:
+    for section in stated(masked).sections:
         cells = [cell for row in section.rows for cell in row]
         for sentence in (section.title, *section.paragraphs, *section.points, *cells):
             assert sentence in words
@@ -231,14 +237,8 @@ def test_what_others_wrote_cannot_become_markup(
 ) -> None:
     """An expense of another folder is a line of a file."""
     parties = private.copy(tmp_path / "parties")
-    path = Path(str(parties.holder("law").settings.spending))
-    facts = {
-        **json.loads(path.read_text().splitlines()[0]),
-        "epoch": "<b>x</b>",
-        "federation": "<script>",
-    }
-    path.write_text(path.read_text() + json.dumps(facts) + "\n")
-    content = as_html(statement(HolderRecord(parties.homes["law"]), NOW))
+    spend_elsewhere(parties, epoch="<b>x</b>", federation="<script>")
+    content = as_html(stated(parties))
     assert "<script" not in content and "&lt;b&gt;x" in content
 
 
@@ -248,16 +248,13 @@ def test_the_command_prints_text_or_json_and_writes_the_page(
     """The page beside either; a folder that is none is one sentence."""
     home, page = private.homes["law"], tmp_path / "statement.html"
     shop = Workshop(tmp_path)
-    told = shop.call("client", "statement", home, "--html", page)
-    assert told.code == 0, told.stderr
-    assert told.stdout.startswith("What one document of law has cost")
+    text = shop.do("client statement", home, "--html", page).stdout
+    assert text.startswith("What one document of law has cost")
     assert page.read_text().startswith("<!doctype html>")
-    figures = shop.call("client", "statement", home, "--json").json
+    figures = shop.do("client statement", home, "--json").json
     assert figures["epsilon"] == HolderRecord(home).account.epsilon()
     assert figures["sections"][0]["title"] == "Whose statement this is"
-    failed = shop.call("client", "statement", tmp_path)
+    failed = shop.call("client statement", tmp_path)
     assert failed.code == 2 and "is not a holder's folder" in failed.stderr
-    assert (
-        "is a folder; give a file to write"
-        in shop.call("client", "statement", home, "--html", tmp_path).stderr
-    )
+    failed = shop.call("client statement", home, "--html", tmp_path)
+    assert "is a folder; give a file to write" in failed.stderr

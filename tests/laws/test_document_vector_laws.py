@@ -63,13 +63,13 @@ def test_no_row_is_longer_than_the_bound_and_none_much_shorter(
     given_rows: Integers,
 ) -> None:
     """The sensitivity is a fact about integers; it is also used up, so that noise is not wasted."""
-    for row, found in zip(
+    for row, vector in zip(
         given_rows.tolist(), unit_rows(given_rows).tolist(), strict=True
     ):
-        square = sum(each * each for each in found)
+        square = sum(number * number for number in vector)
         assert square <= VECTOR_LENGTH**2
         assert not any(row) or isqrt(square) >= VECTOR_LENGTH - len(row) - 1
-        assert all(one * other >= 0 for one, other in zip(row, found, strict=True))
+        assert all(one * other >= 0 for one, other in zip(row, vector, strict=True))
 
 
 @given(tables, whitenings, centres, documents)
@@ -86,10 +86,13 @@ def test_vectors_are_those_of_whole_number_arithmetic(
 
     def seen(text: list[int]) -> list[int]:
         sums = [
-            sum(int(table[token, place]) for token in text) for place in range(WIDTH)
+            sum(int(table[token, column]) for token in text) for column in range(WIDTH)
         ]
         means = (
-            [((each << MEAN_BITS + 1) + len(text)) // (2 * len(text)) for each in sums]
+            [
+                ((total << MEAN_BITS + 1) + len(text)) // (2 * len(text))
+                for total in sums
+            ]
             if text
             else centre.tolist()
         )
@@ -101,12 +104,12 @@ def test_vectors_are_those_of_whole_number_arithmetic(
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(document_vectors_module, "_BEGINNING_TOKENS", 7)
-        found = document_vectors(prior, *flat(texts), table)
+        vectors = document_vectors(prior, *flat(texts), table)
     parts = [[seen(text) for text in texts], [seen(text[:7]) for text in texts]]
     whole, begun = (
         unit_rows(np.array(part, dtype=np.int64).reshape(-1, WIDTH)) for part in parts
     )
-    assert np.array_equal(found, unit_rows(whole + begun))
+    assert np.array_equal(vectors, unit_rows(whole + begun))
 
 
 @given(tables, documents, st.integers(1, 7))
@@ -119,9 +122,9 @@ def test_sums_over_tokens_do_not_depend_on_how_long_documents_are_cut(
     ids, lengths = flat(texts)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("ridgeway.common.privacy.public_prior.MAX_CHUNK_TOKENS", chunk)
-        found = token_sums(ids, lengths, table)
+        sums = token_sums(ids, lengths, table)
     expected = [table[text].sum(axis=0, dtype=np.int64) for text in texts]
-    assert np.array_equal(found, np.array(expected, dtype=np.int64).reshape(-1, WIDTH))
+    assert np.array_equal(sums, np.array(expected, dtype=np.int64).reshape(-1, WIDTH))
 
 
 def test_threads_blocks_and_neighbours_change_nothing() -> None:
@@ -141,14 +144,14 @@ def test_threads_blocks_and_neighbours_change_nothing() -> None:
     together = document_vectors(prior, ids, lengths, table)
     starts = np.concatenate([[0], np.cumsum(lengths)])
     with threadpool_limits(1):
-        for place in (0, 1023, 1024, 2499):
+        for index in (0, 1023, 1024, 2499):
             alone = document_vectors(
                 prior,
-                ids[starts[place] : starts[place + 1]],
-                lengths[place : place + 1],
+                ids[starts[index] : starts[index + 1]],
+                lengths[index : index + 1],
                 table,
             )
-            assert np.array_equal(alone[0], together[place])
+            assert np.array_equal(alone[0], together[index])
 
 
 def test_a_table_of_another_width_is_refused() -> None:

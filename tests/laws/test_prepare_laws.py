@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 import ridgeway.client.sums.corpus
 import ridgeway.client.sums.piece_readers
 import ridgeway.client.sums.prepare
-from ridgeway.client.sums.corpus import Counters, is_held_out
+from ridgeway.client.sums.corpus import is_held_out
 from ridgeway.client.sums.prepare import held_out_documents, prepare
 from ridgeway.common.base.errors import CorpusError
 from ridgeway.common.statistics import Statistics
@@ -52,9 +52,9 @@ class Summed:
         self._names = count()
 
     def write(self, pieces: list[list[str]]) -> list[Path]:
-        place = self.folder / f"corpus{next(self._names)}"
+        folder = self.folder / f"corpus{next(self._names)}"
         return [
-            write_jsonl(place / f"{number}.jsonl", piece)
+            write_jsonl(folder / f"{number}.jsonl", piece)
             for number, piece in enumerate(pieces)
         ]
 
@@ -132,7 +132,7 @@ def test_sums_and_held_out_documents_make_up_the_corpus(
     with small_pieces(batch=3, limit=limit) as folder:
         summed = Summed(folder, encoder, window)
         [path] = summed.write([corpus])
-        held_out = list(held_out_documents(job(path, holdout=holdout), Counters()))
+        held_out = list(held_out_documents(job(path, holdout=holdout)))
         rest = summed.prepare(summed.write([held_out]), 0.0)
         assert same(
             added([summed.prepare([path], holdout), rest]), summed.prepare([path], 0.0)
@@ -153,8 +153,8 @@ def test_what_is_held_out_never_changes(
         among = write_jsonl(
             folder / "among.jsonl", data.draw(st.permutations(corpus + more))
         )
-        first = Counter(held_out_documents(job(alone, holdout=holdout), Counters()))
-        second = Counter(held_out_documents(job(among, holdout=holdout), Counters()))
+        first = Counter(held_out_documents(job(alone, holdout=holdout)))
+        second = Counter(held_out_documents(job(among, holdout=holdout)))
         assert first == Counter(
             text for text in corpus if text.strip() and is_held_out(text, holdout)
         )

@@ -189,18 +189,18 @@ def test_a_placed_domain_fills_its_column_alone(
     samples: Integers, domains: int, data: st.DataObject
 ) -> None:
     """A domain's statistics among several are those of samples that all carry its label."""
-    place = data.draw(st.integers(0, domains - 1))
+    column = data.draw(st.integers(0, domains - 1))
     assert same(
-        one_domain(samples).placed(place, domains),
-        statistics_of(samples, [place] * len(samples), domains),
+        one_domain(samples).placed(column, domains),
+        statistics_of(samples, [column] * len(samples), domains),
     )
 
 
-@pytest.mark.parametrize(("place", "domains"), [(-1, 3), (3, 3), (0, 0)])
-def test_a_place_outside_the_cohort_is_refused(place: int, domains: int) -> None:
+@pytest.mark.parametrize(("column", "domains"), [(-1, 3), (3, 3), (0, 0)])
+def test_a_place_outside_the_cohort_is_refused(column: int, domains: int) -> None:
     """A column is never put where no domain stands."""
     with pytest.raises(ShapeMismatch):
-        one_domain(random_samples(1, 5, FEATURES)).placed(place, domains)
+        one_domain(random_samples(1, 5, FEATURES)).placed(column, domains)
 
 
 # Weighting
@@ -246,8 +246,8 @@ def test_columns_add_up_to_the_constant_feature_after_weighting_and_adding(
 ) -> None:
     """gram[:, -1] == cross.sum(axis=1) is true of every total, whatever was rounded on the way."""
     placed = [
-        part.weighted(mass).placed(place, len(parts))
-        for place, part in enumerate(parts)
+        part.weighted(mass).placed(column, len(parts))
+        for column, part in enumerate(parts)
     ]
     total = sum(placed[1:], start=placed[0])
     assert np.array_equal(total.gram[:, -1], total.cross.sum(axis=1))
@@ -326,11 +326,11 @@ def test_weighted_totals_of_any_text_pass(
 ) -> None:
     """Rounding is never mistaken for damage, even where it is all there is to see."""
     total: Statistics | None = None
-    for place, (samples, times) in enumerate(corpora):
+    for column, (samples, times) in enumerate(corpora):
         once = one_domain(samples)
         weighted = Statistics(once.gram * times, once.cross * times).weighted(mass)
         weighted.check(rounded=1)
-        placed = weighted.placed(place, len(corpora))
+        placed = weighted.placed(column, len(corpora))
         total = placed if total is None else total + placed
     assert total is not None
     total.check(rounded=len(corpora))

@@ -14,7 +14,7 @@ from ridgeway.common.privacy.noise import PrivacyMode
 from ridgeway.common.protocol.messages import Confirmed, Refusal
 from ridgeway.common.statistics import Statistics, from_vector
 from ridgeway.coordinator.round.federation import PrivacySettings
-from tests.support.hostile import Hostile
+from tests.support.hostile import CONFIRM, Hostile
 from tests.support.simulated_federation import Parties, found, found_private, populate
 
 HOLDOUT = 0.25
@@ -61,8 +61,7 @@ def opened(parties: Parties, names: Sequence[str], round_: str) -> Statistics:
     not.
     """
     coordinator = Hostile(parties, list(names), round_)
-    coordinator.begin()
-    coordinator.seal()
+    coordinator.until(CONFIRM)
     signatures, codes = {}, {}
     for name in coordinator.names:
         reply = coordinator.ask(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -90,6 +90,12 @@ def read(path: Path, *fields: str) -> tuple[list[str], Counters]:
     return list(documents(source, fields or ("text",), counters, Position())), counters
 
 
+def texts_of(*roots: Path, whole: bool = False) -> Iterator[str]:
+    """The documents of a corpus, one after another."""
+    for source in find_sources(roots)[0]:
+        yield from documents(source, ("text",), Counters(), Position(), whole=whole)
+
+
 def job(
     *roots: Path,
     window: int = 4,
@@ -114,6 +120,12 @@ def without_cache(
 def content(outcome: PrepareOutcome) -> bytes:
     """The statistics file of an outcome."""
     return to_bytes(outcome.prepared)
+
+
+def must_agree(one: PrepareOutcome, other: PrepareOutcome) -> None:
+    """Both runs have come to the same file, to the byte, and have met the same."""
+    assert content(one) == content(other)
+    assert one.counters == other.counters
 
 
 class Stopper:

@@ -155,6 +155,21 @@ class Hostile:
     def refusal(self, name: str, message: Message, blobs: Sequence[Blob] = ()) -> str:
         return self.refused(name, self.packet(message, blobs))
 
+    def refused_step(self, step: int) -> str:
+        """The code of the victim's refusal of a step with the statistics."""
+        return self.refused(VICTIM, self.request(step, SUM_NAMES[0], VICTIM))
+
+    def refused_sum(self, name: str, lot: SumName, sent: Collection[str]) -> str:
+        """The code of a holder's refusal to sign the sum of these members."""
+        return self.refusal(name, self.confirm_request(lot, sent))
+
+    def refused_opening(self, name: str, *asked: Any) -> str:
+        """The code of a holder's refusal of an `open_request`."""
+        return self.refusal(name, self.open_request(*asked))
+
+    def refused_announcement(self) -> str:
+        return self.refusal(VICTIM, Announce(terms=self.terms))
+
     def allow_tokens(self) -> Terms:
         """Let the victim agree to weighting by tokens, too; the terms with it."""
         both = 'weightings = ["equal", "tokens"]'
@@ -282,9 +297,9 @@ class Hostile:
         )
         return asked, (self.weights,)
 
-    def count(self, names: Names = None) -> None:
+    def count(self, names: Names = None, *, other: bool = False) -> None:
         for name in names or self.shared:
-            self._keep("counts", name, *self.question())
+            self._keep("counts", name, *self.question(other))
 
     def seal_lot(self, lot: SumName, names: Names = None) -> None:
         """Let these members seal a lot, whichever it is."""
@@ -373,6 +388,9 @@ class Hostile:
             )
         return opening.total(reveals)
 
+    def plain_sum(self, names: Collection[str]) -> Integers:
+        return plain_sum(self.parties, self.cohort(), names)
+
     # Honest play
 
     def begin(self) -> None:
@@ -398,8 +416,7 @@ class Hostile:
 
     def play(self, *lots: SumName) -> dict[SumName, Integers]:
         """A whole session without a lie; the statistics come first."""
-        self.begin()
-        self.seal()
+        self.until(CONFIRM)
         sums: dict[SumName, Integers] = {}
         for lot in lots:
             if lot != "statistics":

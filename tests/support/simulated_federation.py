@@ -20,6 +20,7 @@ from ridgeway.client.round.holder import CARD, PRIOR, Holder, HolderSettings
 from ridgeway.common.base.errors import RoundFailed
 from ridgeway.common.base.settings import Sampling
 from ridgeway.common.privacy.public_prior import make_prior, prior_bytes, write_prior
+from ridgeway.common.protocol.cohort import Terms
 from ridgeway.common.protocol.invitation import Card, RosterMember, read_signed_json
 from ridgeway.common.protocol.messages import Message
 from ridgeway.common.protocol.packet import Packet, open_packet
@@ -106,8 +107,21 @@ class Parties:
         """Change the coordinator's settings, as the operator would with an editor."""
         edit(self.federation.folder / "coordinator.toml", old, new)
 
+    @property
+    def terms(self) -> Terms:
+        return self.federation.terms
+
     def holder(self, name: str) -> Holder:
         return Holder(self.homes[name])
+
+    @property
+    def law(self) -> Holder:
+        return self.holder("law")
+
+    def with_law(self, count: int = 20, **policy: Any) -> Parties:
+        """The same with a holder of law, which nobody has admitted yet."""
+        self.settle("law", "law", own_texts("law", "law", count), **policy)
+        return self
 
     def settle(
         self, name: str, domain: str, texts: Sequence[str], **policy: Any

@@ -23,20 +23,22 @@ from ridgeway.common.text.encoder_files import load_encoder
 from tests.support.commands import Finished, Workshop, workshop
 from tests.support.corpora_on_disk import ALPHABETS, sentences
 
+ACCEPT = "client accept law --invite co/invite"
+
 
 @pytest.fixture
 def shop(tmp_path: Path) -> Workshop:
     """A coordinator whose rounds are private, with an invitation."""
     made = workshop(tmp_path)
-    assert make_coordinator(made, "co", made.encoder).code == 0
+    assert make_coordinator(made, "co").good
     make_public_prior(tmp_path, 30)
     invite(made)
     return made
 
 
-def make_coordinator(shop: Workshop, name: str, encoder: str) -> Finished:
-    listen = ("--listen", "127.0.0.1:9443")
-    return shop.call("coordinator", "init", name, *listen, "--encoder", encoder)
+def make_coordinator(shop: Workshop, name: str, features: str = "") -> Finished:
+    words = f"coordinator init {name} --listen 127.0.0.1:9443 --encoder"
+    return shop.call(words, shop.encoder + features)
 
 
 def make_public_prior(folder: Path, texts: int) -> None:
@@ -48,7 +50,7 @@ def make_public_prior(folder: Path, texts: int) -> None:
 
 def invite(shop: Workshop, mode: str = "private", epsilon: float = 1.0) -> None:
     """An invitation to rounds of a mode."""
-    path = shop.folder / "co" / "coordinator.toml"
+    path = shop / "co" / "coordinator.toml"
     lines = [
         f'mode = "{mode}"' if line.startswith("mode =") else line
         for line in path.read_text().splitlines()
@@ -58,23 +60,12 @@ def invite(shop: Workshop, mode: str = "private", epsilon: float = 1.0) -> None:
         for line in lines
     ]
     path.write_text("\n".join(lines))
-    done = shop.call("coordinator", "invite", "co")
-    assert done.code == 0, done.stderr
+    shop.do("coordinator invite co")
 
 
-def init(shop: Workshop, *more: str | Path, **options: Any) -> Finished:
-    words = (
-        "client",
-        "init",
-        "law",
-        "--invite",
-        "co/invite",
-        "--domain",
-        "law",
-        "--corpus",
-        "law.jsonl",
-    )
-    return shop.call(*words, "--encoder", shop.encoder, *more, **options)
+def init(shop: Workshop, *more: str) -> Finished:
+    words = "client init law --invite co/invite --domain law --corpus law.jsonl"
+    return shop.call(f"{words} --encoder", shop.encoder, *more)
 
 
 def sentence(done: Finished) -> str:
@@ -93,19 +84,17 @@ def test_a_holder_accepts_private_rounds_and_hears_what_they_mean(
     """The mode, its sentence, the limits; the shared file of expenses has an absolute path; the
     prior came along.
     """
-    done = init(shop)
-    assert done.code == 0, done.stderr
-    said = " ".join(done.stderr.split())
+    said = " ".join(init(shop).good.stderr.split())
     assert f"private rounds {MODE_SENTENCES['private']}" in said
     assert "at most ε 1 per round" in said and "4 in all" in said
-    settings = Holder(shop.folder / "law").settings
+    settings = Holder(shop / "law").settings
     policy = settings.policy
     assert (policy.modes, policy.weightings) == (("private",), ("equal",))
     assert (policy.max_round_epsilon, policy.max_epsilon) == (1.0, 4.0)
     assert settings.spending is not None and Path(settings.spending).is_absolute()
     assert (
-        read_prior(shop.folder / "law" / PRIOR).fingerprint
-        == read_prior(shop.folder / "co" / PRIOR).fingerprint
+        read_prior(shop / "law" / PRIOR).fingerprint
+        == read_prior(shop / "co" / PRIOR).fingerprint
     )
 
 
@@ -121,14 +110,9 @@ def test_another_mode_is_refused_until_it_is_accepted(
         f"the invitation is to {mode} rounds ({meaning})" in refused
         and f"--accept-mode {mode}" in refused
     )
-    assert not (shop.folder / "law").exists()
-    done = init(shop, "--accept-mode", mode, "--json")
-    assert done.code == 0, done.stderr
-    assert (done.json["mode"], done.json["means"], done.json["accepted"]) == (
-        mode,
-        meaning,
-        [mode],
-    )
+    assert not (shop / "law").exists()
+    facts = init(shop, "--accept-mode", mode, "--json").good.json
+    assert (facts["mode"], facts["means"], facts["accepted"]) == (mode, meaning, [mode])
 
 
 def test_several_modes_can_be_accepted_and_none_that_is_not_there(
@@ -140,8 +124,8 @@ def test_several_modes_can_be_accepted_and_none_that_is_not_there(
         "there is no mode 'loud' for --accept-mode; there are private, masked, clear"
         in refused
     )
-    assert init(shop, "--accept-mode", "masked", "--accept-mode", "private").code == 0
-    assert Holder(shop.folder / "law").settings.policy.modes == ("private", "masked")
+    assert init(shop, "--accept-mode", "masked", "--accept-mode", "private").good
+    assert Holder(shop / "law").settings.policy.modes == ("private", "masked")
 
 
 @pytest.mark.parametrize(
@@ -157,7 +141,7 @@ def test_limits_that_the_invitation_breaks_or_that_are_none_are_one_sentence(
     shop: Workshop, words: tuple[str, ...], refused: str
 ) -> None:
     assert refused in sentence(init(shop, *words))
-    assert not (shop.folder / "law").exists()
+    assert not (shop / "law").exists()
 
 
 def test_an_invitation_that_costs_more_than_usual_must_be_allowed(
@@ -166,8 +150,8 @@ def test_an_invitation_that_costs_more_than_usual_must_be_allowed(
     """Nobody agrees to an ε of 8 by taking an invitation up."""
     invite(shop, epsilon=8.0)
     assert "have ε 8, and you allow 1 per round" in sentence(init(shop))
-    assert init(shop, "--max-round-epsilon", "8", "--max-epsilon", "inf").code == 0
-    policy = Holder(shop.folder / "law").settings.policy
+    assert init(shop, "--max-round-epsilon", "8", "--max-epsilon", "inf").good
+    policy = Holder(shop / "law").settings.policy
     assert (policy.max_round_epsilon, policy.max_epsilon) == (8.0, float("inf"))
 
 
@@ -185,7 +169,7 @@ def test_on_a_terminal_the_limits_are_asked_for(
         sys, "stdin", type("Terminal", (), {"isatty": lambda self: True})()
     )
     monkeypatch.setattr(typer, "prompt", prompt)
-    terms = agreed_invitation(shop.folder / "co" / "invite").terms
+    terms = agreed_invitation(shop / "co" / "invite").terms
     assert folder_commands._budget(None, 3.0, terms, asks=True) == {
         "max_round_epsilon": 2.5,
         "max_epsilon": 3.0,
@@ -200,7 +184,7 @@ def test_on_a_terminal_the_limits_are_asked_for(
 
 def test_an_invitation_without_its_prior_is_refused(shop: Workshop) -> None:
     """Or with another one: documents would be bounded by what nobody agreed to."""
-    (shop.folder / "co" / "invite" / PRIOR).unlink()
+    (shop / "co" / "invite" / PRIOR).unlink()
     assert "is not the public prior of the invitation" in sentence(init(shop))
 
 
@@ -211,16 +195,14 @@ def test_a_holder_hears_what_a_round_costs_before_there_is_one(shop: Workshop) -
     """The epoch, documents, what changed, the cost, the mode with its sentence; nothing is paid by
     that.
     """
-    assert init(shop).code == 0
-    done = shop.call("client", "ready", "law")
-    assert done.code == 0, done.stderr
-    said = " ".join(done.stderr.split())
-    epoch = Holder(shop.folder / "law").epochs.current()
+    assert init(shop).good
+    said = " ".join(shop.do("client ready law").stderr.split())
+    epoch = Holder(shop / "law").epochs.current()
     assert epoch is not None
     assert f"epoch {epoch.name[:12]}" in said
     assert "cost ε 1 for the next round, ε 1 of 4 afterwards" in said
     assert f"mode private {MODE_SENTENCES['private']}" in said
-    made = shop.call("client", "ready", "law", "--json").json
+    made = shop.do("client ready law --json").json
     assert (made["mode"], made["documents"], made["changed"]) == ("private", 20, 0)
     assert made["samples"] + made["held_out"] == 20
     cost = made["cost"]
@@ -231,7 +213,7 @@ def test_a_holder_hears_what_a_round_costs_before_there_is_one(shop: Workshop) -
         "",
     )
     assert 0.99 < cost["afterwards"] <= 1.0
-    status = shop.call("client", "status", "law", "--json").json
+    status = shop.do("client status law --json").json
     assert (status["privacy"]["spent"], status["privacy"]["outputs"]) == (0.0, [])
     assert status["epoch"] == {"name": made["epoch"], "documents": 20, "used": False}
 
@@ -243,17 +225,13 @@ def test_exact_sums_are_said_to_cost_infinity_and_what_two_totals_tell(
     word. A part of the corpus opens none.
     """
     invite(shop, "masked")
-    assert init(shop, "--accept-mode", "masked").code == 0
-    part = shop.call("client", "ready", "law", "--part", "1/1", "--json")
-    assert part.json == {"part": 1, "of": 1, "documents": 20}
-    assert Holder(shop.folder / "law").epochs.current() is None
-    first = shop.call("client", "ready", "law")
-    assert (
-        first.code == 0
-        and "exact sums cost ε = ∞" in first.stderr
-        and "comparing" not in first.stderr
-    )
-    holder = Holder(shop.folder / "law")
+    assert init(shop, "--accept-mode", "masked").good
+    part = shop.do("client ready law --part 1/1 --json").json
+    assert part == {"part": 1, "of": 1, "documents": 20}
+    assert Holder(shop / "law").epochs.current() is None
+    first = shop.do("client ready law").stderr
+    assert "exact sums cost ε = ∞" in first and "comparing" not in first
+    holder = Holder(shop / "law")
     epoch = holder.epochs.current()
     assert epoch is not None
     holder.totals.sign(
@@ -264,14 +242,13 @@ def test_exact_sums_are_said_to_cost_infinity_and_what_two_totals_tell(
     holder.account.pay(
         holder.account.expense(epoch.name, "statistics", "masked", None, epoch.holdout)
     )
-    refused = sentence(shop.call("client", "ready", "law"))
+    refused = sentence(shop.call("client ready law"))
     assert "0 documents changed since" in refused and "--new-epoch" in refused
-    second = shop.call("client", "ready", "law", "--new-epoch")
-    assert second.code == 0
-    assert "the difference between the last total and the next reveals" in second.stderr
-    assert "0 changed documents" in second.stderr
-    told = shop.call("client", "status", "law").stderr
-    assert "ε ∞" in told and "1 exact output" in told
+    second = shop.do("client ready law --new-epoch").stderr
+    assert "the difference between the last total and the next reveals" in second
+    assert "0 changed documents" in second
+    status = shop.do("client status law").stderr
+    assert "ε ∞" in status and "1 exact output" in status
 
 
 def test_join_opens_the_first_epoch_and_no_other(
@@ -286,15 +263,13 @@ def test_join_opens_the_first_epoch_and_no_other(
     monkeypatch.setattr(
         "ridgeway.client.deploy.notices.NoticeWatch._run", lambda self: None
     )
-    assert init(shop).code == 0
-    first = shop.call("client", "join", "law")
-    assert first.code == 0, first.stderr
-    assert "no epoch is open yet; opening the first one" in first.stderr
-    assert "ε 1 for the next round" in first.stderr
-    epoch = Holder(shop.folder / "law").epochs.current()
-    second = shop.call("client", "join", "law")
-    assert "epoch" not in second.stderr and len(runs) == 2
-    assert Holder(shop.folder / "law").epochs.current() == epoch is not None
+    assert init(shop).good
+    first = shop.do("client join law").stderr
+    assert "no epoch is open yet; opening the first one" in first
+    assert "ε 1 for the next round" in first
+    epoch = Holder(shop / "law").epochs.current()
+    assert "epoch" not in shop.do("client join law").stderr and len(runs) == 2
+    assert Holder(shop / "law").epochs.current() == epoch is not None
 
 
 # Taking new terms up
@@ -304,23 +279,17 @@ def test_a_new_prior_and_new_terms_are_taken_from_an_invitation_of_the_pinned_ke
     shop: Workshop,
 ) -> None:
     """With what to do next; the same invitation again is nothing new."""
-    assert init(shop).code == 0
+    assert init(shop).good
     make_public_prior(shop.folder, 40)
     invite(shop, epsilon=0.5)
-    done = shop.call("client", "accept", "law", "--invite", "co/invite", "--json")
-    assert done.code == 0, done.stderr
-    new = read_prior(shop.folder / "co" / PRIOR).fingerprint
-    assert read_prior(shop.folder / "law" / PRIOR).fingerprint == new
-    assert any(new[:12] in words for words in done.json["news"])
-    assert any("ridgeway client ready" in words for words in done.json["news"])
-    invited = json.loads((shop.folder / "law" / "invite.json").read_text())
+    news = shop.do(f"{ACCEPT} --json").json["news"]
+    new = read_prior(shop / "co" / PRIOR).fingerprint
+    assert read_prior(shop / "law" / PRIOR).fingerprint == new
+    assert any(new[:12] in words for words in news)
+    assert any("ridgeway client ready" in words for words in news)
+    invited = json.loads((shop / "law" / "invite.json").read_text())
     assert invited["terms"]["privacy"]["epsilon"] == 0.5
-    assert (
-        shop.call("client", "accept", "law", "--invite", "co/invite", "--json").json[
-            "news"
-        ]
-        == []
-    )
+    assert shop.do(f"{ACCEPT} --json").json["news"] == []
 
 
 @pytest.mark.parametrize(
@@ -331,21 +300,21 @@ def test_terms_that_the_holder_has_not_agreed_to_are_not_taken(
     shop: Workshop, mode: str, epsilon: float, words: str
 ) -> None:
     """Neither another mode nor a higher cost: the owner changes client.toml first."""
-    assert init(shop).code == 0
-    before = (shop.folder / "law" / "invite.json").read_bytes()
+    assert init(shop).good
+    before = (shop / "law" / "invite.json").read_bytes()
     invite(shop, mode, epsilon)
-    refused = sentence(shop.call("client", "accept", "law", "--invite", "co/invite"))
+    refused = sentence(shop.call(ACCEPT))
     assert words in refused and "change [policy]" in refused
-    assert (shop.folder / "law" / "invite.json").read_bytes() == before
+    assert (shop / "law" / "invite.json").read_bytes() == before
 
 
 def test_an_invitation_of_somebody_else_is_not_taken(shop: Workshop) -> None:
     """However well it is signed."""
-    assert init(shop).code == 0
-    assert make_coordinator(shop, "other", shop.encoder).code == 0
-    shutil.copy(shop.folder / "co" / PRIOR, shop.folder / "other" / PRIOR)
-    assert shop.call("coordinator", "invite", "other").code == 0
-    refused = sentence(shop.call("client", "accept", "law", "--invite", "other/invite"))
+    assert init(shop).good
+    assert make_coordinator(shop, "other").good
+    shutil.copy(shop / "co" / PRIOR, shop / "other" / PRIOR)
+    shop.do("coordinator invite other")
+    refused = sentence(shop.call("client accept law --invite other/invite"))
     assert "not by the pinned coordinator" in refused
 
 
@@ -357,25 +326,21 @@ def test_what_an_operator_cannot_promise_is_one_sentence(
     shop: Workshop, wrong: str
 ) -> None:
     """An ε of nothing in the settings, or a damaged prior."""
-    settings, prior = (
-        shop.folder / "co" / "coordinator.toml",
-        shop.folder / "co" / PRIOR,
-    )
+    settings, prior = shop / "co/coordinator.toml", shop / "co" / PRIOR
     if wrong == "epsilon":
         settings.write_text(
             settings.read_text().replace("epsilon = 1.0", "epsilon = 0")
         )
     else:
         prior.write_bytes(prior.read_bytes()[:-1])
-    done = shop.call("coordinator", "invite", "co")
+    done = shop.call("coordinator invite co")
     assert done.code == 2 and wrong in done.stderr and "Traceback" not in done.stderr
 
 
 def test_words_under_noise_are_one_sentence(tmp_path: Path) -> None:
     """A federation with features of words hears which encoder to take."""
     made = workshop(tmp_path)
-    done = make_coordinator(made, "words", f"{made.encoder}+words")
-    done = done if done.code else made.call("coordinator", "invite", "words")
+    done = make_coordinator(made, "words", "+words")
     assert (
         done.code == 2
         and "--encoder smollm2" in done.stderr

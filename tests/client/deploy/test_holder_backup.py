@@ -32,6 +32,7 @@ from tests.support.commands import Workshop
 from tests.support.faults import make_haste
 from tests.support.making import refusing
 from tests.support.simulated_federation import (
+    ONE_EACH,
     Direct,
     Parties,
     found,
@@ -87,11 +88,11 @@ def spending(parties: Parties) -> Path:
 class Machine:
     """All that a holder has on its machine, as a snapshot takes and brings it back."""
 
-    def __init__(self, parties: Parties, place: Path, *, spending: bool = True) -> None:
-        self.parties, self.place, self._with_spending = parties, place, spending
-        shutil.copytree(parties.homes[OLD], place / "folder")
+    def __init__(self, parties: Parties, copy: Path, *, spending: bool = True) -> None:
+        self.parties, self.copy, self._with_spending = parties, copy, spending
+        shutil.copytree(parties.homes[OLD], copy / "folder")
         if spending and self._spending.exists():
-            shutil.copy(self._spending, place / "spending")
+            shutil.copy(self._spending, copy / "spending")
 
     @property
     def _spending(self) -> Path:
@@ -99,11 +100,11 @@ class Machine:
 
     def put_back(self) -> None:
         shutil.rmtree(self.parties.homes[OLD])
-        shutil.copytree(self.place / "folder", self.parties.homes[OLD])
+        shutil.copytree(self.copy / "folder", self.parties.homes[OLD])
         if self._with_spending:
             self._spending.unlink()
-            if (self.place / "spending").exists():
-                shutil.copy(self.place / "spending", self._spending)
+            if (self.copy / "spending").exists():
+                shutil.copy(self.copy / "spending", self._spending)
 
 
 def refused(parties: Parties) -> bool:
@@ -151,12 +152,12 @@ def test_a_copy_between_sums_and_counts_is_noticed(
             HeardOutputs(key="1" * 64, sums=9, counts=9),
         ]
     )
-    for heard in (
+    for counted in (
         HeardOutputs(key=key, sums=2, counts=1),
         HeardOutputs(key=key, sums=1, counts=2),
     ):
         with refusing("older_copy"):
-            holder.check_record([heard])
+            holder.check_record([counted])
 
 
 def test_restored_a_folder_is_charged_for_what_may_have_left_and_takes_part_again(
@@ -220,7 +221,7 @@ def test_a_budget_that_may_be_spent_is_spent(parties: Parties, tmp_path: Path) -
     parties.rewrite(OLD, "max_epsilon = 4.0", "max_epsilon = 1.5")
     charge_restored(parties.holder(OLD), epochs_since=9)
     with pytest.raises(InputError, match=r"`max_epsilon` in client\.toml allows 1\.5"):
-        open_epoch(parties.holder(OLD), parties.federation.terms)
+        open_epoch(parties.holder(OLD), parties.terms)
 
 
 def test_a_backup_brings_the_folder_back_without_its_epoch(
@@ -283,13 +284,13 @@ def test_a_restore_that_was_cut_off_before_it_charged_takes_part_in_nothing(
 def test_a_masked_epoch_after_a_restore_needs_the_owners_word(tmp_path: Path) -> None:
     """Totals that the copy does not know may hold nearly the same documents."""
     parties = found(tmp_path / "parties", mode="masked")
-    populate(parties, {"code": "code", "law": "law", "medicine": "medicine"})
+    populate(parties, ONE_EACH)
     charge_restored(parties.holder(OLD), epochs_since=1)
     with pytest.raises(
         InputError, match="documents changed since an epoch that is in an opened total"
     ):
-        open_epoch(parties.holder(OLD), parties.federation.terms)
-    open_epoch(parties.holder(OLD), parties.federation.terms, new_epoch=True)
+        open_epoch(parties.holder(OLD), parties.terms)
+    open_epoch(parties.holder(OLD), parties.terms, new_epoch=True)
 
 
 def test_what_is_no_holders_backup_is_refused_and_leaves_no_folder(
@@ -322,11 +323,10 @@ def test_the_commands_say_what_was_charged_and_ask_for_the_number(
     parties: Parties, tmp_path: Path
 ) -> None:
     shop, home = Workshop(tmp_path), parties.homes[OLD]
-    assert shop.call("client", "backup", home, tmp_path / "law.backup").code == 0
+    shop.do("client backup", home, tmp_path / "law.backup")
     shutil.rmtree(home)
-    words = ("client", "restore", home, "--from", tmp_path / "law.backup")
+    words = ("client restore", home, "--from", tmp_path / "law.backup")
     assert shop.call(*words).code == 2
-    done = shop.call(*words, "--epochs-since", "2")
-    assert done.code == 0 and "6 outputs" in done.stderr, done.stderr
-    again = shop.call("client", "restore", home, "--epochs-since", "0", "--json").json
+    assert "6 outputs" in shop.do(*words, "--epochs-since", "2").stderr
+    again = shop.do("client restore", home, "--epochs-since", "0", "--json").json
     assert again["charged"] == 0 and again["privacy"]["spent"] > 1

@@ -17,12 +17,9 @@ def shop(tmp_path: Path) -> Workshop:
     """Two coordinators, each with an invitation."""
     made = workshop(tmp_path)
     for name, port in (("co", 9443), ("other", 9444)):
-        for words in (
-            ("init", name, "--listen", f"127.0.0.1:{port}", "--encoder", made.encoder),
-            ("invite", name),
-        ):
-            done = made.call("coordinator", *words)
-            assert done.code == 0, done.stderr
+        listen = f"--listen 127.0.0.1:{port}"
+        made.do(f"coordinator init {name} {listen} --encoder", made.encoder)
+        made.do(f"coordinator invite {name}")
     return made
 
 
@@ -30,37 +27,27 @@ def test_an_invitation_with_another_authority_is_refused(shop: Workshop) -> None
     """Whoever exchanges ca.crt on the way could stand in for the coordinator's machine; the
     signature covers it.
     """
-    words = (
-        "client",
-        "init",
-        "law",
-        "--invite",
-        "co/invite",
-        "--domain",
-        "law",
-        "--corpus",
-        "law.jsonl",
-    )
-    kept = (shop.folder / "co/invite/ca.crt").read_bytes()
-    shutil.copy(shop.folder / "other/invite/ca.crt", shop.folder / "co/invite/ca.crt")
-    refused = shop.call(*words, "--encoder", shop.encoder)
+    init = "client init law --invite co/invite --domain law --corpus law.jsonl"
+    words = f"{init} --encoder", shop.encoder
+    kept = (shop / "co/invite/ca.crt").read_bytes()
+    shutil.copy(shop / "other/invite/ca.crt", shop / "co/invite/ca.crt")
+    refused = shop.call(*words)
     assert (
         refused.code == 2
         and "is not the one that the invitation was signed with" in refused.stderr
     )
-    assert not (shop.folder / "law").exists()
-    (shop.folder / "co/invite/ca.crt").write_bytes(kept)
-    taken = shop.call(*words, "--encoder", shop.encoder)
-    assert taken.code == 0, taken.stderr
-    assert (shop.folder / "law/ca.crt").read_bytes() == kept
+    assert not (shop / "law").exists()
+    (shop / "co/invite/ca.crt").write_bytes(kept)
+    shop.do(*words)
+    assert (shop / "law/ca.crt").read_bytes() == kept
 
 
 def test_the_status_of_a_coordinator_that_is_down_says_so_by_its_exit_code(
     shop: Workshop,
 ) -> None:
     """In words and as JSON; and holders cannot be asked, which is another code."""
-    for more in ((), ("--json",)):
-        assert shop.call("coordinator", "status", "co", *more).code == 1
-    assert shop.call("coordinator", "status", "co", "--json").json["up"] is False
-    asked = shop.call("coordinator", "round", "co", "--dry-run")
+    assert shop.call("coordinator status co").code == 1
+    status = shop.call("coordinator status co --json")
+    assert status.code == 1 and status.json["up"] is False
+    asked = shop.call("coordinator round co --dry-run")
     assert asked.code == 2 and "the coordinator is not running" in asked.stderr

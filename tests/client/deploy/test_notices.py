@@ -63,12 +63,12 @@ def holder(federation: Federation, tmp_path: Path) -> Path:
     return folder
 
 
-def told(federation: Federation) -> bytes:
+def notice_of(federation: Federation) -> bytes:
     return (federation.link / NOTICE).read_bytes()
 
 
 def take(folder: Path, federation: Federation) -> list[str]:
-    return take_notice(folder, told(federation), federation.identity.public, NOW)
+    return take_notice(folder, notice_of(federation), federation.identity.public, NOW)
 
 
 @pytest.fixture
@@ -110,11 +110,13 @@ def test_a_notice_is_taken_from_nobody_else(
     stranger = found(tmp_path / "stranger").federation
     create_authority(stranger.link, [])
     announce(stranger)
-    changed = json.loads(told(stranger)) | {"coordinator": federation.identity.public}
+    changed = json.loads(notice_of(stranger)) | {
+        "coordinator": federation.identity.public
+    }
     for content in (
-        told(stranger),
+        notice_of(stranger),
         json.dumps(changed).encode(),
-        told(federation)[:-9],
+        notice_of(federation)[:-9],
         b"",
         b"[]",
     ):
@@ -129,7 +131,7 @@ def test_an_earlier_notice_does_not_bring_an_earlier_authority_back(
     """Whoever has stolen the old authority's key cannot have it taken again with the notice of its
     time.
     """
-    early = told(federation)
+    early = notice_of(federation)
     renew_authority(federation.link, new_key=True)
     announce(federation)
     take(holder, federation)
@@ -146,7 +148,7 @@ def test_an_authority_that_has_ended_does_not_replace_one_that_holds(
     with pytest.raises(FormatError, match="ended on"):
         take_notice(
             holder,
-            told(federation),
+            notice_of(federation),
             federation.identity.public,
             NOW + timedelta(days=3651),
         )
@@ -154,9 +156,9 @@ def test_an_authority_that_has_ended_does_not_replace_one_that_holds(
 
 
 def test_what_holds_still_is_not_announced_again(federation: Federation) -> None:
-    before = told(federation)
+    before = notice_of(federation)
     announce(federation)
-    assert told(federation) == before
+    assert notice_of(federation) == before
 
 
 def test_a_host_that_the_certificate_does_not_name_is_refused_at_once(
@@ -190,12 +192,12 @@ def test_a_bundle_is_approved_by_the_holders_own_command_alone(
     """
     law = announced.homes["law"]
     before = (law / "client.toml").read_text()
-    approved = announced.holder("law").settings.bundles
-    [words] = tell_unapproved(law, approved)
+    approved = announced.law.settings.bundles
+    [words] = tell_unapproved(announced.law)
     assert installed_sha256() in words and installed_sha256() not in approved
     approve_bundle(law, installed_sha256())
-    assert announced.holder("law").settings.bundles == (*approved, installed_sha256())
-    assert tell_unapproved(law, (*approved, installed_sha256())) == []
+    assert announced.law.settings.bundles == (*approved, installed_sha256())
+    assert tell_unapproved(announced.law) == []
     after = (law / "client.toml").read_text()
     assert [line for line in before.splitlines() if line not in after.splitlines()] == [
         f'bundles = ["{approved[0]}"]'
@@ -212,33 +214,29 @@ def test_without_a_hash_only_what_was_shown_is_approved(
     announced since.
     """
     law = announced.homes["law"]
-    shop, before = Workshop(tmp_path), announced.holder("law").settings.bundles
-    refused = shop.call("client", "approve", law)
+    shop, before = Workshop(tmp_path), announced.law.settings.bundles
+    refused = shop.call("client approve", law)
     assert (
         refused.code == 2
         and "look at it first with: ridgeway client bundle" in refused.stderr
     )
-    assert announced.holder("law").settings.bundles == before
-    assert shop.call("client", "bundle", law).code == 2, "it is not approved"
+    assert announced.law.settings.bundles == before
+    assert shop.call("client bundle", law).code == 2, "it is not approved"
     newer = AnnouncedBundle(sha256="ab" * 32)
     monkeypatch.setattr(
         approval_commands,
         "unapproved",
         lambda *_: [newer, AnnouncedBundle(sha256=installed_sha256())],
     )
-    done = shop.call("client", "approve", law)
-    assert (
-        done.code == 0
-        and "has announced another one that is not approved" in done.stderr
-    )
-    assert announced.holder("law").settings.bundles == (*before, installed_sha256())
+    done = shop.do("client approve", law)
+    assert "has announced another one that is not approved" in done.stderr
+    assert announced.law.settings.bundles == (*before, installed_sha256())
 
 
 def test_a_settings_file_that_cannot_be_changed_by_a_command_is_left_alone(
     tmp_path: Path,
 ) -> None:
-    parties = found(tmp_path)
-    populate(parties, {"law": "law"})
+    parties = found(tmp_path).with_law()
     path = parties.homes["law"] / "client.toml"
     path.write_text(path.read_text().replace("bundles = [", '"bundles" = ['))
     before = path.read_bytes()
@@ -296,8 +294,7 @@ def test_a_holder_behind_a_proxy_reaches_the_gate_through_it(
     ["proxy.example.org:3128", "ftp://a:1", "http://a", "http://a:1/x", "http://a b:1"],
 )
 def test_what_is_no_proxy_is_refused_by_name(tmp_path: Path, proxy: str) -> None:
-    parties = found(tmp_path)
-    populate(parties, {"law": "law"})
+    parties = found(tmp_path).with_law()
     path = parties.homes["law"] / "client.toml"
     for line, good in (
         (f'proxy = "{proxy}"', False),
@@ -306,7 +303,7 @@ def test_what_is_no_proxy_is_refused_by_name(tmp_path: Path, proxy: str) -> None
         text = re.sub(r"(?m)^(# )?proxy = .*$", line, path.read_text())
         path.write_text(text)
         if good:
-            settings = parties.holder("law").settings
+            settings = parties.law.settings
             assert settings_text(settings) == settings_text(
                 read_settings(path, HolderSettings)
             )

@@ -70,15 +70,8 @@ WEIGHTS = weights_blob(np.eye(7, 3))
 
 
 def evaluate(terms: Terms, **changes: Any) -> Evaluate:
-    return Evaluate(
-        **{
-            "terms": terms,
-            "domains": DOMAINS,
-            "selector": "average",
-            "k": 10,
-            **changes,
-        }
-    )
+    asked = Evaluate(terms=terms, domains=DOMAINS, selector="average", k=10)
+    return asked.model_copy(update=changes)
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +94,7 @@ def home(parties: Parties, tmp_path: Path) -> Iterator[Holder]:
 
 @pytest.fixture
 def terms(parties: Parties) -> Terms:
-    return parties.federation.terms
+    return parties.terms
 
 
 @pytest.fixture
@@ -246,29 +239,31 @@ def test_one_holder_under_two_keys_is_no_cohort_of_two(
 # When somebody asks for what it must not have
 
 
+def other(terms: Terms, **changes: Any) -> Terms:
+    return terms.model_copy(update=changes)
+
+
 @pytest.mark.parametrize(
     ("request_of", "blobs", "code"),
     [
         (lambda h, t: Here(), (), "malformed"),
         (
-            lambda h, t: Announce(terms=t.model_copy(update={"encoder": "0" * 64})),
+            lambda h, t: Announce(terms=other(t, encoder="0" * 64)),
             (),
             "encoder_not_allowed",
         ),
         (
-            lambda h, t: Announce(terms=t.model_copy(update={"features": 8})),
+            lambda h, t: Announce(terms=other(t, features=8)),
             (),
             "encoder_mismatch",
         ),
         (
-            lambda h, t: Announce(terms=t.model_copy(update={"mode": "masked"})),
+            lambda h, t: Announce(terms=other(t, mode="masked")),
             (),
             "mode_not_allowed",
         ),
         (
-            lambda h, t: Collect(
-                cohort=cohort_of(h, t.model_copy(update={"mode": "masked"}))
-            ),
+            lambda h, t: Collect(cohort=cohort_of(h, other(t, mode="masked"))),
             (),
             "mode_not_allowed",
         ),
@@ -338,7 +333,7 @@ def test_whatever_arrives_is_answered_with_a_signed_refusal(
     parties: Parties, header: bytes, signature: str, blobs: list[bytes]
 ) -> None:
     """Signed by the coordinator or by nobody, of any form."""
-    holder = parties.holder("law")
+    holder = parties.law
     for sign in (signature, parties.federation.identity.sign(header)):
         packet = Packet(header, sign, tuple(blobs))
         reply = answer(holder, packet)
@@ -431,17 +426,17 @@ def test_a_corpus_that_is_gone_or_cannot_be_read_changes_no_answer(
 
 
 @pytest.mark.parametrize(
-    ("place", "code"), [("nothing", "encoder_missing"), ("other", "encoder_mismatch")]
+    ("folder", "code"), [("nothing", "encoder_missing"), ("other", "encoder_mismatch")]
 )
 def test_an_encoder_that_is_not_there_or_is_another_is_named_by_its_fingerprint_alone(
-    parties: Parties, home: Holder, terms: Terms, tmp_path: Path, place: str, code: str
+    parties: Parties, home: Holder, terms: Terms, tmp_path: Path, folder: str, code: str
 ) -> None:
     """Where it was looked for stays here."""
     save_encoder(tiny_encoder(seed=5), tmp_path / "private-place" / "other")
     holder = rewrite(
         home,
         f"dir:{parties.folder / 'encoder'}",
-        f"dir:{tmp_path / 'private-place' / place}",
+        f"dir:{tmp_path / 'private-place' / folder}",
     )
     reply = answer(
         holder,

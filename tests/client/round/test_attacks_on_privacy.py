@@ -55,7 +55,7 @@ from tests.support.attackers import (
     settled_privately,
 )
 from tests.support.faults import make_haste
-from tests.support.hostile import FEATURES, SEAL, Hostile, code_of
+from tests.support.hostile import CONFIRM, FEATURES, SEAL, Hostile, code_of
 from tests.support.simulated_federation import Parties, own_texts
 
 MEMBERS = {"V": "law", "U": "medicine", "A": "code"}
@@ -109,7 +109,7 @@ def test_sens2_a_document_is_summed_or_counted_and_a_copy_counts(
     found_documents = {}
     for name in "VU":
         holder = parties.holder(name)
-        epoch = holder.epoch(parties.federation.terms)
+        epoch = holder.epoch(parties.terms)
         parts = (
             holder.epochs.document_sums(epoch).documents,
             len(holder.epochs.held_out(epoch).lengths),
@@ -134,26 +134,21 @@ def test_f4_another_folder_while_a_session_runs(tmp_path: Path) -> None:
     """
     parties = settled_privately(tmp_path, MEMBERS, "full", max_epsilon=1.0)
     coordinator = Hostile(parties, list(MEMBERS))
-    coordinator.begin()
-    coordinator.seal()
+    coordinator.until(CONFIRM)
     account = second_folder(parties, "V", tmp_path / "other").account
     account.pay(
         account.expense(
             "e" * 64, "statistics", "private", coordinator.terms.privacy, 0.25
         )
     )
-    assert (
-        coordinator.refusal("V", coordinator.confirm_request("statistics", MEMBERS))
-        == "budget_spent"
-    )
+    assert coordinator.refused_sum("V", "statistics", MEMBERS) == "budget_spent"
 
 
 def test_no_noise_is_drawn_anew_under_the_same_masks(tmp_path: Path) -> None:
     """Not even where the vector is lost: two under the same masks would show their difference."""
     parties = settled_privately(tmp_path, MEMBERS, "full")
     coordinator = Hostile(parties, list(MEMBERS))
-    coordinator.begin()
-    coordinator.seal()
+    coordinator.until(CONFIRM)
     [kept] = parties.homes["V"].glob("epochs/*/statistics.noisy")
     kept.unlink()
     assert (
@@ -240,7 +235,7 @@ def test_f5_exact_round_before(tmp_path: Path) -> None:
         tmp_path, MEMBERS, modes=("private", "masked"), min_cohort=3
     )
     private, masked = (
-        parties.federation.terms,
+        parties.terms,
         parties.federation.terms_in("masked"),
     )
     other = second_folder(parties, "V", tmp_path / "other")

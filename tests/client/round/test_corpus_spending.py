@@ -294,18 +294,18 @@ urls = st.tuples(
 )
 
 
-@given(place=urls, other=urls, data=st.data())
+@given(one=urls, other=urls, data=st.data())
 def test_spellings_of_one_url_overlap(
-    place: tuple[str, list[str]], other: tuple[str, list[str]], data: st.DataObject
+    one: tuple[str, list[str]], other: tuple[str, list[str]], data: st.DataObject
 ) -> None:
     """And those of two only if one holds the other: slashes, dots, percent signs, ports, case make
     no other place.
     """
-    shortest = min(len(place[1]), len(other[1]))
-    expected = place[0] == other[0] and place[1][:shortest] == other[1][:shortest]
-    assert overlap([data.draw(spellings(*place))], [data.draw(spellings(*place))])
+    shortest = min(len(one[1]), len(other[1]))
+    expected = one[0] == other[0] and one[1][:shortest] == other[1][:shortest]
+    assert overlap([data.draw(spellings(*one))], [data.draw(spellings(*one))])
     assert (
-        overlap([data.draw(spellings(*place))], [data.draw(spellings(*other))])
+        overlap([data.draw(spellings(*one))], [data.draw(spellings(*other))])
         == expected
     )
 
@@ -335,9 +335,9 @@ def test_links_and_local_urls_are_what_they_lead_to(tmp_path: Path) -> None:
     (tmp_path / "old").symlink_to("new")
     (tmp_path / "loop").symlink_to("loop")
     text = str(tmp_path / "new" / "text")
-    for place in ("old", "old/", "new/../old/./text", "new//text"):
-        assert overlap([f"{tmp_path}/{place}"], [text]) and overlap(
-            [text], [f"file://{tmp_path}/{place}"]
+    for path in ("old", "old/", "new/../old/./text", "new//text"):
+        assert overlap([f"{tmp_path}/{path}"], [text]) and overlap(
+            [text], [f"file://{tmp_path}/{path}"]
         )
     assert not overlap([f"{tmp_path}/loop"], [text]) and not overlap(
         [f"file://{tmp_path}/loop"], [text]

@@ -63,8 +63,8 @@ def test_what_was_put_in_is_read_back(store: EpochStore) -> None:
         HELD_OUT.ids.tolist(),
         [2, 3],
     )
-    found = store.digests_of(current.name)
-    assert found is not None and found.tolist() == DIGESTS.tolist()
+    digests = store.digests_of(current.name)
+    assert digests is not None and digests.tolist() == DIGESTS.tolist()
     assert store.digests_of(epoch(2).name) is None
     assert store.noisy(current, "statistics") is None
 

@@ -73,14 +73,12 @@ def test_settings_read_back_are_the_settings_that_were_written(
 
 @pytest.fixture
 def parties(tmp_path: Path) -> Parties:
-    made = found(tmp_path / "parties")
-    made.settle("law", "law", own_texts("law", "law", 20))
-    return made
+    return found(tmp_path / "parties").with_law()
 
 
 @pytest.fixture
 def terms(parties: Parties) -> Terms:
-    return parties.federation.terms
+    return parties.terms
 
 
 @pytest.mark.parametrize(
@@ -116,7 +114,7 @@ def test_a_mistake_in_the_settings_is_one_sentence_that_names_it(
     """The file, the place within it, what is wrong; what may be left out is no mistake."""
     parties.rewrite("law", old, new)
     if sentence is None:
-        assert parties.holder("law").settings.policy.min_cohort == 3
+        assert parties.law.settings.policy.min_cohort == 3
         return
     with pytest.raises(InputError) as error:
         parties.holder("law")
@@ -133,7 +131,7 @@ def test_a_folder_is_for_its_owner_alone_and_never_made_over_another(
     home = parties.homes["law"]
     key = (home / "identity.key").read_bytes()
     with pytest.raises(InputError, match="already exists and is not empty"):
-        create_holder(home, parties.holder("law").settings)
+        create_holder(home, parties.law.settings)
     assert (home / "identity.key").read_bytes() == key
     assert (
         stat.S_IMODE(home.stat().st_mode)
@@ -158,7 +156,7 @@ def test_an_epoch_under_other_terms_does_not_fit(
     """What stands ready for one window is not sent for another; without an epoch there is
     nothing.
     """
-    holder = parties.holder("law")
+    holder = parties.law
     other = terms.model_copy(update={"sampling": Sampling(4)})
     with refusing("epoch_does_not_fit"):
         holder.epoch(other)
@@ -171,11 +169,11 @@ def test_sums_are_weighted_to_the_share_of_the_cohort(
     parties: Parties, terms: Terms
 ) -> None:
     """All of the mass for the only holder of a domain, half of it beside another."""
-    holder = parties.holder("law")
-    own, epoch = holder.key, holder.epoch(terms)
+    holder = parties.law
+    key, epoch = holder.key, holder.epoch(terms)
     raw = holder.epochs.statistics(epoch).statistics
     alone, beside = (
-        form_cohort(terms, {own: "law", "f" * 64: domain}) for domain in ("code", "law")
+        form_cohort(terms, {key: "law", "f" * 64: domain}) for domain in ("code", "law")
     )
     assert holder.exact_sums(epoch, alone).equals(raw.weighted(EQUAL_MASS))
     assert holder.exact_sums(epoch, beside).equals(raw.weighted(EQUAL_MASS // 2))
@@ -183,7 +181,7 @@ def test_sums_are_weighted_to_the_share_of_the_cohort(
 
 def test_a_folder_of_version_0_2_is_refused_in_a_sentence(parties: Parties) -> None:
     """Its epochs do not tell where documents lay, by which their costs are found."""
-    holder = parties.holder("law")
+    holder = parties.law
     holder.journal.append((OPENED_EPOCH, {"epoch": "ab" * 32, "sums": "cd" * 32}))
     with pytest.raises(
         JournalError,

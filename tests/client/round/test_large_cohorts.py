@@ -39,7 +39,6 @@ from tests.support.hostile import (
     Stages,
     code_of,
     nothing_revealed,
-    plain_sum,
 )
 from tests.support.masked_faults import Witness
 from tests.support.masked_session import small_neighbourhoods
@@ -65,10 +64,6 @@ def before(step: int) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("coordinator", [step], indirect=True)
 
 
-def total_of(coordinator: Hostile, names: list[str]) -> list[int]:
-    return list(map(int, plain_sum(coordinator.parties, coordinator.cohort(), names)))
-
-
 @before(SHARE)
 def test_members_deal_to_a_few_of_their_own_choice_and_the_sum_opens(
     coordinator: Hostile,
@@ -80,7 +75,7 @@ def test_members_deal_to_a_few_of_their_own_choice_and_the_sum_opens(
         len(to) == 3 and coordinator.place(name) not in to for name, to in dealt.items()
     )
     coordinator.seal()
-    assert coordinator.finish("statistics").tolist() == total_of(coordinator, ALL)
+    assert (coordinator.finish("statistics") == coordinator.plain_sum(ALL)).all()
 
 
 @before(LOCK)
@@ -89,17 +84,17 @@ def test_nothing_is_revealed_before_the_sum_is_locked(coordinator: Hostile) -> N
     something else.
     """
     signatures = coordinator.signatures
-    unlocked = coordinator.open_request("statistics", ALL, signatures)
-    assert coordinator.refusal(VICTIM, unlocked) == "not_locked"
+    code = coordinator.refused_opening(VICTIM, "statistics", ALL, signatures)
+    assert code == "not_locked"
     locks = coordinator.lock("statistics", ALL)
     for bad in (
         dict(list(locks.items())[:3]),
-        {place: signatures[place] for place in locks},
+        {index: signatures[index] for index in locks},
         dict.fromkeys(locks, locks[1]),
-        {place + 10: lock for place, lock in locks.items()},
+        {index + 10: lock for index, lock in locks.items()},
     ):
-        request = coordinator.open_request("statistics", ALL, signatures, bad)
-        assert coordinator.refusal(VICTIM, request) == "not_locked"
+        code = coordinator.refused_opening(VICTIM, "statistics", ALL, signatures, bad)
+        assert code == "not_locked"
     nothing_revealed(coordinator)
     four = dict(list(locks.items())[:4])
     assert (
@@ -118,10 +113,7 @@ def test_who_has_locked_a_sum_signs_and_locks_no_other(coordinator: Hostile) -> 
     first = coordinator.ask(VICTIM, lock)
     assert isinstance(first.message, Locked)
     assert coordinator.ask(VICTIM, lock).message == first.message
-    assert (
-        coordinator.refusal(VICTIM, coordinator.confirm_request("statistics", FEWER))
-        == "already_answered"
-    )
+    assert coordinator.refused_sum(VICTIM, "statistics", FEWER) == "already_answered"
     assert (
         coordinator.refusal(VICTIM, coordinator.lock_request("statistics", FEWER))
         == "two_survivor_sets"
@@ -143,10 +135,7 @@ def test_a_sum_is_locked_only_if_it_is_the_one_signed_last(
         coordinator.refusal(VICTIM, coordinator.lock_request("statistics", ALL))
         == "two_survivor_sets"
     )
-    assert isinstance(
-        coordinator.ask(VICTIM, coordinator.lock_request("statistics", FEWER)).message,
-        Locked,
-    )
+    coordinator.lock("statistics", [VICTIM], FEWER)
 
 
 @before(LOCK)
@@ -154,17 +143,23 @@ def test_shares_of_a_member_that_has_not_signed_stay_where_they_are(
     coordinator: Hostile,
 ) -> None:
     """Each holder looks for the signatures of those whose shares it holds; a lock is one, too."""
-    locks, own = coordinator.lock("statistics", ALL), coordinator.place(VICTIM)
+    locks, own_index = coordinator.lock("statistics", ALL), coordinator.place(VICTIM)
     dealers = [
-        coordinator.place(name) for name in ALL if own in coordinator.dealt(name)
+        coordinator.place(name) for name in ALL if own_index in coordinator.dealt(name)
     ]
     for missing in dealers:
         signatures, others = (
-            {place: each for place, each in signed.items() if place != missing}
+            {
+                index: signature
+                for index, signature in signed.items()
+                if index != missing
+            }
             for signed in (coordinator.signatures, locks)
         )
-        request = coordinator.open_request("statistics", ALL, signatures, others)
-        assert coordinator.refusal(VICTIM, request) == "not_confirmed"
+        code = coordinator.refused_opening(
+            VICTIM, "statistics", ALL, signatures, others
+        )
+        assert code == "not_confirmed"
     nothing_revealed(coordinator)
 
 
@@ -180,13 +175,13 @@ def test_envelopes_of_others_than_those_who_shared_are_refused(
         if coordinator.place(name) in coordinator.dealt(sender)
     )
     sent = unpack_by_member(coordinator.post(receiver), ENVELOPE_BYTES)
-    own = coordinator.place(receiver)
-    place, envelope = next(iter(sent.items()))
-    others = [other for other in range(1, 6) if other not in (*sent, own)]
+    own_index = coordinator.place(receiver)
+    index, envelope = next(iter(sent.items()))
+    others = [other for other in range(1, 6) if other not in (*sent, own_index)]
     for bad in (
-        {**sent, own: envelope},
+        {**sent, own_index: envelope},
         {**sent, 6: envelope},
-        {**sent, place: envelope[::-1]},
+        {**sent, index: envelope[::-1]},
         *({**sent, other: envelope} for other in others),
     ):
         answer = coordinator.ask(
@@ -216,7 +211,7 @@ def test_a_withheld_envelope_leaves_masks_on_the_sum(coordinator: Hostile) -> No
     opened = coordinator.total(
         "statistics", ALL, coordinator.open("statistics", givers, ALL, signatures)
     )
-    assert opened.tolist() != total_of(coordinator, ALL)
+    assert (opened != coordinator.plain_sum(ALL)).any()
 
 
 @before(LOCK)
@@ -230,12 +225,8 @@ def test_a_locked_sum_is_remembered_as_one_that_may_be_open(
     [signed] = coordinator.parties.holder(VICTIM).journal.entries(SIGNED)
     assert set(signed.facts["members"]) == {coordinator.key_of[name] for name in ALL}
     later = Hostile(coordinator.parties, FEWER, "ef" * 16)
-    later.begin()
-    later.seal()
-    assert (
-        later.refusal(VICTIM, later.confirm_request("statistics", FEWER))
-        == "epoch_used"
-    )
+    later.until(CONFIRM)
+    assert later.refused_sum(VICTIM, "statistics", FEWER) == "epoch_used"
 
 
 # The honest coordinator

@@ -45,7 +45,6 @@ from tests.support.hostile import (
     Hostile,
     Stages,
     nothing_revealed,
-    plain_sum,
 )
 from tests.support.rosters import unpin
 from tests.support.simulated_federation import own_texts
@@ -63,9 +62,7 @@ def still_opens(coordinator: Hostile) -> None:
         coordinator.share()
     coordinator.seal()
     total = coordinator.finish("statistics")
-    assert (
-        total == plain_sum(coordinator.parties, coordinator.cohort(), coordinator.names)
-    ).all()
+    assert (total == coordinator.plain_sum(coordinator.names)).all()
 
 
 def with_another_domain(coordinator: Hostile, name: str) -> Cohort:
@@ -181,8 +178,8 @@ LIES: list[tuple[str, Callable[[Hostile], Message]]] = [
 def test_a_lie_before_secrets_are_shared_is_refused(at: At) -> None:
     """Each by its code, nothing leaves, and the session goes on without the lie."""
     coordinator = at(SHARE)
-    for place, (code, lie) in enumerate(LIES):
-        assert coordinator.refusal(VICTIM, lie(coordinator)) == code, place
+    for number, (code, lie) in enumerate(LIES):
+        assert coordinator.refusal(VICTIM, lie(coordinator)) == code, number
     coordinator.parties.rewrite(
         VICTIM, 'modes = ["masked"]', 'modes = ["masked", "clear"]'
     )
@@ -250,10 +247,7 @@ def test_without_a_pinned_roster_no_keys_are_shown(at: At) -> None:
     """Whoever has pinned nobody cannot tell members from inventions."""
     coordinator = at(ANNOUNCE)
     (coordinator.parties.homes[VICTIM] / ROSTER).unlink()
-    assert (
-        coordinator.refusal(VICTIM, Announce(terms=coordinator.terms))
-        == "roster_not_pinned"
-    )
+    assert coordinator.refused_announcement() == "roster_not_pinned"
     assert coordinator.gave(Offer) == []
 
 
@@ -388,13 +382,13 @@ def test_envelopes_changed_after_they_were_signed_are_refused(at: At) -> None:
 def test_a_set_of_sharers_that_cannot_be_is_refused(at: At, kind: type[Hold]) -> None:
     """Too few, one that is no member, or without the holder itself."""
     coordinator = at(SEAL)
-    own = coordinator.place(VICTIM)
-    others = tuple(place for place in range(1, 6) if place != own)
+    own_index = coordinator.place(VICTIM)
+    others = tuple(index for index in range(1, 6) if index != own_index)
     for shared, code in (
-        ((own, *others[:2]), "too_few_survivors"),
-        ((own, *others, 6), "impossible_survivors"),
+        ((own_index, *others[:2]), "too_few_survivors"),
+        ((own_index, *others, 6), "impossible_survivors"),
         (others, "not_in_cohort"),
-        ((own, own, own, own), "too_few_survivors"),
+        ((own_index, own_index, own_index, own_index), "too_few_survivors"),
     ):
         request = kind(session=coordinator.session, shared=shared)
         assert coordinator.refusal(VICTIM, request, (coordinator.post(VICTIM),)) == code
@@ -420,15 +414,12 @@ def test_sums_that_changed_since_they_were_advertised_are_not_sealed(
         coordinator.hold_request(Seal), (coordinator.post(VICTIM),)
     )
     assert coordinator.refused(VICTIM, seal) == "source_changed"
-    assert (
-        coordinator.refusal(VICTIM, Announce(terms=coordinator.terms))
-        == "session_reused"
-    )
+    assert coordinator.refused_announcement() == "session_reused"
     assert coordinator.refused(VICTIM, seal) == "source_changed"
     assert coordinator.gave(SealedSums) == []
     coordinator.seal(others := [name for name in coordinator.names if name != VICTIM])
     total = coordinator.finish("statistics", others)
-    assert (total == plain_sum(coordinator.parties, coordinator.cohort(), others)).all()
+    assert (total == coordinator.plain_sum(others)).all()
 
 
 def test_conditions_that_the_owner_tightened_hold_before_anything_is_sealed(
@@ -437,7 +428,4 @@ def test_conditions_that_the_owner_tightened_hold_before_anything_is_sealed(
     """Though secrets were dealt out under the earlier ones."""
     coordinator = at(SEAL)
     coordinator.parties.rewrite(VICTIM, "min_cohort = 3", "min_cohort = 6")
-    assert (
-        coordinator.refused(VICTIM, coordinator.request(SEAL, "statistics", VICTIM))
-        == "cohort_too_small"
-    )
+    assert coordinator.refused_step(SEAL) == "cohort_too_small"

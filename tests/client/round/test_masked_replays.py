@@ -83,7 +83,7 @@ def open_(
     lot: SumName, signers: range, names: list[str] = ALL
 ) -> Callable[[Hostile], Asked]:
     return lambda c: (
-        c.open_request(lot, names, {place: c.signatures[place] for place in signers}),
+        c.open_request(lot, names, {index: c.signatures[index] for index in signers}),
         (),
     )
 
@@ -196,10 +196,7 @@ def test_a_replay_after_the_session_is_over_is_refused(
     coordinator.send(VICTIM, packet)
     forget_session(coordinator.parties.holder(VICTIM), coordinator.round)
     assert coordinator.refused(VICTIM, packet) == "no_session"
-    assert (
-        coordinator.refusal(VICTIM, Announce(terms=coordinator.terms))
-        == "session_reused"
-    )
+    assert coordinator.refused_announcement() == "session_reused"
 
 
 def test_a_replay_after_a_new_announcement_is_refused(
@@ -212,10 +209,7 @@ def test_a_replay_after_a_new_announcement_is_refused(
     later = Hostile(coordinator.parties, ALL, "ef" * 16)
     later.begin()
     assert coordinator.refused(VICTIM, packet) == "no_session"
-    assert (
-        coordinator.refusal(VICTIM, Announce(terms=coordinator.terms))
-        == "session_reused"
-    )
+    assert coordinator.refused_announcement() == "session_reused"
     code = later.refusal(VICTIM, *step.asked(coordinator))
     assert code == ("already_answered" if step.kind is Envelopes else "other_session")
     assert later.gave(Revealed) == []

@@ -43,7 +43,6 @@ from tests.support.hostile import (
     WITHOUT,
     Hostile,
     nothing_revealed,
-    plain_sum,
 )
 from tests.support.simulated_federation import Parties
 
@@ -66,8 +65,8 @@ def test_another_set_than_was_confirmed_is_not_opened(at: At, lot: SumName) -> N
     """Shares of a member's seed for one set and of its mask key for another would unmask it."""
     coordinator = at(OPEN, lot)
     for sent in (WITHOUT["medicine"], WITHOUT["law-2"]):
-        lie = coordinator.open_request(lot, sent, coordinator.signatures)
-        assert coordinator.refusal(VICTIM, lie) == "two_survivor_sets"
+        code = coordinator.refused_opening(VICTIM, lot, sent, coordinator.signatures)
+        assert code == "two_survivor_sets"
     nothing_revealed(coordinator)
     coordinator.total(lot, ALL, coordinator.open(lot, ALL, ALL, coordinator.signatures))
 
@@ -77,8 +76,8 @@ def test_what_was_not_confirmed_is_not_opened(at: At, lot: SumName) -> None:
     """The step cannot be left out, whatever the others have signed."""
     coordinator = at(CONFIRM, lot)
     signatures = coordinator.confirm(lot, WITHOUT[VICTIM], ALL)
-    lie = coordinator.open_request(lot, ALL, signatures)
-    assert coordinator.refusal(VICTIM, lie) == "two_survivor_sets"
+    code = coordinator.refused_opening(VICTIM, lot, ALL, signatures)
+    assert code == "two_survivor_sets"
     nothing_revealed(coordinator)
 
 
@@ -88,17 +87,11 @@ def test_a_smaller_set_takes_the_place_of_a_larger_one_and_of_no_other(
 ) -> None:
     """Whoever signs it has given the larger one up, so that no two are ever opened."""
     coordinator = at(LOCK, lot)
-    assert isinstance(
-        coordinator.ask(VICTIM, coordinator.confirm_request(lot, FEWER)).message,
-        Confirmed,
-    )
+    coordinator.confirm(lot, [VICTIM], FEWER)
     for names in (ALL, WITHOUT["code-1"]):
-        assert (
-            coordinator.refusal(VICTIM, coordinator.confirm_request(lot, names))
-            == "two_survivor_sets"
-        )
-    whole = coordinator.open_request(lot, ALL, coordinator.signatures)
-    assert coordinator.refusal(VICTIM, whole) == "two_survivor_sets"
+        assert coordinator.refused_sum(VICTIM, lot, names) == "two_survivor_sets"
+    code = coordinator.refused_opening(VICTIM, lot, ALL, coordinator.signatures)
+    assert code == "two_survivor_sets"
     nothing_revealed(coordinator)
 
 
@@ -108,10 +101,7 @@ def test_after_its_shares_were_revealed_a_member_signs_nothing_more(
 ) -> None:
     """A smaller sum beside the larger one would show who is missing."""
     coordinator = at(OVER, lot)
-    assert (
-        coordinator.refusal(VICTIM, coordinator.confirm_request(lot, FEWER))
-        == "already_answered"
-    )
+    assert coordinator.refused_sum(VICTIM, lot, FEWER) == "already_answered"
     assert len(signed_for(coordinator, VICTIM, lot)) == 1
 
 
@@ -124,9 +114,7 @@ def test_the_others_open_without_a_member_that_falls_away_before_it_signs(
     coordinator.confirm(lot, FEWER, ALL)
     total = coordinator.finish(lot, FEWER)
     if lot == "statistics":
-        assert (
-            total == plain_sum(coordinator.parties, coordinator.cohort(), FEWER)
-        ).all()
+        assert (total == coordinator.plain_sum(FEWER)).all()
     for name in FEWER:
         [opened] = signed_for(coordinator, name, lot, OPENED)
         assert set(opened["members"]) == {
@@ -146,8 +134,7 @@ def test_a_sum_is_not_opened_unless_everybody_in_it_has_signed(
     coordinator.locks = coordinator.lock(lot, FEWER, ALL)
     for name in FEWER:
         assert (
-            coordinator.refusal(name, coordinator.open_request(lot, ALL, signatures))
-            == "not_confirmed"
+            coordinator.refused_opening(name, lot, ALL, signatures) == "not_confirmed"
         )
     nothing_revealed(coordinator)
 
@@ -158,8 +145,7 @@ def test_a_set_without_the_member_that_has_sealed_is_not_confirmed_by_it(
 ) -> None:
     """It knows better."""
     coordinator = at(CONFIRM, lot)
-    lie = coordinator.confirm_request(lot, WITHOUT[VICTIM])
-    assert coordinator.refusal(VICTIM, lie) == "declared_dead"
+    assert coordinator.refused_sum(VICTIM, lot, WITHOUT[VICTIM]) == "declared_dead"
     assert coordinator.gave(Confirmed) == []
     coordinator.finish(lot)
 
@@ -171,15 +157,9 @@ def test_a_set_with_a_member_that_has_not_sealed_is_not_confirmed_by_it(
     """Nor opened: a share of its seed would leave before the vector that it masks."""
     coordinator = at(SEAL, lot)
     coordinator.seal_lot(lot, WITHOUT[VICTIM])
-    assert (
-        coordinator.refusal(VICTIM, coordinator.confirm_request(lot, ALL))
-        == "not_sealed"
-    )
+    assert coordinator.refused_sum(VICTIM, lot, ALL) == "not_sealed"
     signatures = coordinator.confirm(lot, WITHOUT[VICTIM], ALL)
-    assert (
-        coordinator.refusal(VICTIM, coordinator.open_request(lot, ALL, signatures))
-        == "not_sealed"
-    )
+    assert coordinator.refused_opening(VICTIM, lot, ALL, signatures) == "not_sealed"
     nothing_revealed(coordinator)
 
 
@@ -189,15 +169,9 @@ def test_a_set_that_cannot_be_is_not_confirmed(at: At) -> None:
     coordinator.share(WITHOUT["medicine"])
     coordinator.seal()
     for sent, code in ((ALL[:3], "too_few_survivors"), (ALL, "impossible_survivors")):
-        assert (
-            coordinator.refusal(VICTIM, coordinator.confirm_request("statistics", sent))
-            == code
-        )
+        assert coordinator.refused_sum(VICTIM, "statistics", sent) == code
     total = coordinator.finish("statistics", WITHOUT["medicine"])
-    assert (
-        total
-        == plain_sum(coordinator.parties, coordinator.cohort(), WITHOUT["medicine"])
-    ).all()
+    assert (total == coordinator.plain_sum(WITHOUT["medicine"])).all()
 
 
 def test_confirmations_and_locks_of_one_sum_do_not_open_another(at: At) -> None:
@@ -207,8 +181,8 @@ def test_confirmations_and_locks_of_one_sum_do_not_open_another(at: At) -> None:
     coordinator.count()
     coordinator.confirm("counts", ALL)
     coordinator.lock("counts", ALL)
-    lie = coordinator.open_request("counts", ALL, coordinator.signatures)
-    assert coordinator.refusal(VICTIM, lie) == "not_confirmed"
+    code = coordinator.refused_opening(VICTIM, "counts", ALL, coordinator.signatures)
+    assert code == "not_confirmed"
     nothing_revealed(coordinator, "counts")
 
 
@@ -217,8 +191,8 @@ def test_survivors_below_the_holders_own_minimum_are_not_confirmed(at: At) -> No
     coordinator = at(SEAL)
     coordinator.parties.rewrite(VICTIM, "min_cohort = 3", "min_cohort = 5")
     coordinator.seal(WITHOUT["medicine"])
-    lie = coordinator.confirm_request("statistics", WITHOUT["medicine"])
-    assert coordinator.refusal(VICTIM, lie) == "cohort_too_small"
+    code = coordinator.refused_sum(VICTIM, "statistics", WITHOUT["medicine"])
+    assert code == "cohort_too_small"
     nothing_revealed(coordinator)
     coordinator.seal(["medicine"])
     coordinator.finish("statistics")
@@ -233,19 +207,21 @@ def test_different_questions_to_two_members_are_not_opened(at: At) -> None:
     """
     coordinator = at(SEAL, "counts")
     coordinator.count(WITHOUT[VICTIM])
-    asked = coordinator.ask(VICTIM, *coordinator.question(other=True))
-    assert isinstance(asked.message, SealedSums)
+    coordinator.count([VICTIM], other=True)
     signatures = coordinator.confirm("counts", ALL)
     coordinator.locks = coordinator.lock("counts", ALL)
     assert (
-        coordinator.refusal(VICTIM, coordinator.open_request("counts", ALL, signatures))
+        coordinator.refused_opening(VICTIM, "counts", ALL, signatures)
         == "not_confirmed"
     )
     nothing_revealed(coordinator)
-    halves = coordinator.open_request(
-        "counts", ALL, {place: signatures[place] for place in list(signatures)[:3]}
+    code = coordinator.refused_opening(
+        VICTIM,
+        "counts",
+        ALL,
+        {index: signatures[index] for index in list(signatures)[:3]},
     )
-    assert coordinator.refusal(VICTIM, halves) == "not_confirmed"
+    assert code == "not_confirmed"
 
 
 def test_a_question_that_does_not_fit_the_session_is_refused(
@@ -281,10 +257,7 @@ def test_no_step_is_taken_before_secrets_were_shared(at: At, step: int) -> None:
     """There are no masks yet."""
     coordinator = at(SHARE)
     coordinator.share(WITHOUT[VICTIM])
-    assert (
-        coordinator.refused(VICTIM, coordinator.request(step, "statistics", VICTIM))
-        == "no_session"
-    )
+    assert coordinator.refused_step(step) == "no_session"
 
 
 def test_no_second_question_is_answered_under_the_same_masks(at: At) -> None:
@@ -311,10 +284,7 @@ def test_a_mass_with_which_a_sum_could_overflow_is_refused_before_anything_is_se
     coordinator = Hostile(parties, ALL)
     coordinator.terms = coordinator.terms.model_copy(update={"mass": mass})
     coordinator.begin()
-    assert (
-        coordinator.refused(VICTIM, coordinator.request(SEAL, "statistics", VICTIM))
-        == "failed"
-    )
+    assert coordinator.refused_step(SEAL) == "failed"
     assert coordinator.gave(SealedSums) == []
 
 
@@ -338,12 +308,9 @@ def nobody_opens(
 ) -> None:
     """None of these confirms the sum, nor opens it without."""
     for name in members:
+        assert coordinator.refused_sum(name, "statistics", sent) == "epoch_used"
         assert (
-            coordinator.refusal(name, coordinator.confirm_request("statistics", sent))
-            == "epoch_used"
-        )
-        assert (
-            coordinator.refusal(name, coordinator.open_request("statistics", sent, {}))
+            coordinator.refused_opening(name, "statistics", sent, {})
             == "two_survivor_sets"
         )
     nothing_revealed(coordinator)
@@ -406,8 +373,7 @@ def test_the_same_members_with_other_shares_are_another_sum(at: At) -> None:
     names = WITHOUT["law-2"]
     coordinator.finish("statistics", names)
     other = sealed(second(coordinator.parties, names))
-    total = plain_sum(other.parties, other.cohort(), names)
-    assert (total != plain_sum(other.parties, coordinator.cohort(), names)).any()
+    assert (other.plain_sum(names) != coordinator.plain_sum(names)).any()
     nobody_opens(other, names, names)
 
 
@@ -423,10 +389,7 @@ def test_a_larger_sum_that_the_others_may_have_opened_is_not_forgotten(at: At) -
     )
     assert coordinator.open("statistics", WITHOUT[VICTIM], ALL, coordinator.signatures)
     later = sealed(second(coordinator.parties, FEWER))
-    assert (
-        later.refusal(VICTIM, later.confirm_request("statistics", FEWER))
-        == "epoch_used"
-    )
+    assert later.refused_sum(VICTIM, "statistics", FEWER) == "epoch_used"
 
 
 def test_sums_of_few_of_the_pinned_roster_are_refused(at: At) -> None:
@@ -434,7 +397,7 @@ def test_sums_of_few_of_the_pinned_roster_are_refused(at: At) -> None:
     few = [VICTIM, "code-1", "code-2"]
     coordinator = sealed(second(at(ANNOUNCE).parties, few))
     for name in few:
-        code = coordinator.refusal(name, coordinator.confirm_request("statistics", few))
+        code = coordinator.refused_sum(name, "statistics", few)
         assert code == "too_few_of_roster"
     nothing_revealed(coordinator)
     assert coordinator.gave(Confirmed) == []
@@ -451,14 +414,9 @@ def test_counts_are_given_for_one_router_an_epoch(at: At) -> None:
     other.finish("counts")
     third = sealed(second(coordinator.parties, ALL, "ab" * 16))
     third.finish("statistics")
+    third.count(other=True)
     for name in ALL:
-        assert isinstance(
-            third.ask(name, *third.question(other=True)).message, SealedSums
-        )
-        assert (
-            third.refusal(name, third.confirm_request("counts", ALL))
-            == "already_counted"
-        )
+        assert third.refused_sum(name, "counts", ALL) == "already_counted"
     nothing_revealed(third, "counts")
 
 

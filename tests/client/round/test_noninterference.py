@@ -105,9 +105,11 @@ def test_every_corpus_can_be_opened(stage: Stage, mode: str) -> None:
 # Leaks that were known, and others like them
 
 
-def probes(kind: str, *changes: str, places: Sequence[int] = (0, 1)) -> list[Step]:
+def probes(kind: str, *changes: str, numbers: Sequence[int] = (0, 1)) -> list[Step]:
     """Requests that are tried where an honest one of their kind is sent."""
-    return [Step(kind, kind, change, place) for change in changes for place in places]
+    return [
+        Step(kind, kind, change, number) for change in changes for number in numbers
+    ]
 
 
 @pytest.mark.parametrize("mode", ["clear", "private columns"])
@@ -143,7 +145,7 @@ def test_refusals_of_counts_tell_nothing(stage: Stage, right: str) -> None:
 
 def test_made_up_cohorts_do_not_measure_the_disk(stage: Stage) -> None:
     """What is free on a disk is nobody's to know: the rest of it is private."""
-    search = probes("hello", "features", "many members", places=(2,))
+    search = probes("hello", "features", "many members", numbers=(2,))
     stage.play(Play("masked", [(OWN, OWN)], search))
 
 
@@ -161,7 +163,7 @@ def test_made_up_cohorts_do_not_measure_a_corpus(
 
 def test_a_document_is_routed_by_itself_alone(stage: Stage) -> None:
     """One more document changes one count by one, whatever weights it is counted with."""
-    crafted = probes("evaluate", "unit of logits", "one weight", places=(RARE,))
+    crafted = probes("evaluate", "unit of logits", "one weight", numbers=(RARE,))
     stage.play(Play("clear", [(OWN, CORPORA["one held out more"])], crafted))
 
 
@@ -170,7 +172,7 @@ def test_a_document_is_routed_by_itself_alone_whatever_the_total(
     stage: Stage, mode: str
 ) -> None:
     crafted = probes(
-        "evaluate", "total scaled", "one number", "one column", places=(0, 9)
+        "evaluate", "total scaled", "one number", "one column", numbers=(0, 9)
     )
     stage.play(Play(mode, [(OWN, CORPORA["one held out more"])], crafted))
 
@@ -179,6 +181,6 @@ def test_a_document_is_routed_by_itself_alone_whatever_the_total(
 def test_a_budget_is_spent_alike(stage: Stage, mode: str) -> None:
     """How much is left depends on what was asked, not on what the documents say."""
     pairs = [(OWN, CORPORA["one summed more"])] * 2
-    search = probes("announce", "epsilon", "delta", places=(0,))
+    search = probes("announce", "epsilon", "delta", numbers=(0,))
     worlds = stage.play(Play(mode, pairs, search, ONE_ROUND, bisections=8))
     assert worlds.opened == 1

@@ -25,12 +25,13 @@ from ridgeway.common.protocol.messages import (
     Collect,
     Counted,
     Evaluate,
+    Message,
     NoisyStatistics,
     Refusal,
 )
-from ridgeway.common.protocol.packet import open_packet, seal_packet, vector_blob
+from ridgeway.common.protocol.packet import Blob, open_packet, seal_packet, vector_blob
 from tests.support.making import fixed_identity, refusing
-from tests.support.simulated_federation import Parties, found_private, own_texts
+from tests.support.simulated_federation import Parties, found_private
 
 COUNTS = np.array([3, 1, 0])
 QUESTION, OTHER = "a" * 64, "b" * 64
@@ -39,9 +40,8 @@ DOMAINS = ("code", "law", "medicine")
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Parties:
-    parties = found_private(tmp_path_factory.mktemp("private"))
-    parties.settle("law", "law", own_texts("law", "law", 30), max_epsilon=1.3)
-    return parties
+    folder = tmp_path_factory.mktemp("private")
+    return found_private(folder).with_law(30, max_epsilon=1.3)
 
 
 @pytest.fixture
@@ -51,12 +51,12 @@ def parties(whole: Parties, tmp_path: Path) -> Parties:
 
 @pytest.fixture
 def terms(parties: Parties) -> Terms:
-    return parties.federation.terms
+    return parties.terms
 
 
 def outputs(parties: Parties, **changes: Any) -> NoisyOutputs:
     """As a process that was just started has them."""
-    holder, terms = parties.holder("law"), parties.federation.terms
+    holder, terms = parties.law, parties.terms
     assert terms.privacy is not None
     return holder.noisy(holder.epoch(terms), terms.privacy.model_copy(update=changes))
 
@@ -68,7 +68,7 @@ def vector(parties: Parties, **changes: Any) -> list[int]:
 
 
 def spent(parties: Parties) -> list[str]:
-    return [expense.output for expense in parties.holder("law").account.expenses()]
+    return [expense.output for expense in parties.law.account.expenses()]
 
 
 # Once an epoch
@@ -76,10 +76,8 @@ def spent(parties: Parties) -> list[str]:
 
 def test_the_same_vector_leaves_again(parties: Parties) -> None:
     """However often it is asked for, and it is paid for once; it is not the exact one."""
-    holder = parties.holder("law")
-    exact = holder.epochs.document_sums(
-        holder.epoch(parties.federation.terms)
-    ).column.tolist()
+    holder = parties.law
+    exact = holder.epochs.document_sums(holder.epoch(parties.terms)).column.tolist()
     first = vector(parties)
     assert vector(parties) == vector(parties) == first != exact
     assert spent(parties) == ["statistics"]
@@ -125,7 +123,7 @@ def test_a_lost_vector_is_not_made_again(parties: Parties) -> None:
     one.
     """
     vector(parties)
-    holder = parties.holder("law")
+    holder = parties.law
     [path] = holder.folder.glob("epochs/*/statistics.noisy")
     path.unlink()
     with refusing("epoch_used"):
@@ -140,7 +138,7 @@ def test_a_spent_budget_draws_no_noise(parties: Parties) -> None:
     parties.rewrite("law", "max_epsilon = 9.0", "max_epsilon = 1.3")
     with refusing("budget_spent"):
         vector(parties)
-    current = parties.holder("law").epochs.current()
+    current = parties.law.epochs.current()
     assert current is not None
     assert list(parties.homes["law"].glob(f"epochs/{current.name}/*.noisy")) == []
 
@@ -156,10 +154,10 @@ def crash(*_: Any, **__: Any) -> None:
     raise Crash
 
 
-@pytest.mark.parametrize("place", ["before it is paid for", "after it is paid for"])
+@pytest.mark.parametrize("moment", ["before it is paid for", "after it is paid for"])
 @pytest.mark.parametrize("output", ["statistics", "counts"])
 def test_a_crash_between_keeping_and_paying_costs_nothing_twice(
-    parties: Parties, monkeypatch: pytest.MonkeyPatch, place: str, output: str
+    parties: Parties, monkeypatch: pytest.MonkeyPatch, moment: str, output: str
 ) -> None:
     """Nothing had left: before, another vector may be made; after, the kept one leaves."""
 
@@ -171,7 +169,7 @@ def test_a_crash_between_keeping_and_paying_costs_nothing_twice(
     plain = Account.pay
 
     def pay(account: Account, *expenses: Any) -> None:
-        if place == "after it is paid for":
+        if moment == "after it is paid for":
             plain(account, *expenses)
         crash()
 
@@ -179,14 +177,14 @@ def test_a_crash_between_keeping_and_paying_costs_nothing_twice(
         patch.setattr(Account, "pay", pay)
         with pytest.raises(Crash):
             asked()
-    epoch = parties.holder("law").epoch(parties.federation.terms)
-    kept = parties.holder("law").epochs.noisy(epoch, output)
+    epoch = parties.law.epoch(parties.terms)
+    kept = parties.law.epochs.noisy(epoch, output)
     assert kept is not None
-    assert spent(parties) == ([output] if place == "after it is paid for" else [])
+    assert spent(parties) == ([output] if moment == "after it is paid for" else [])
     first = asked()
     assert spent(parties) == [output]
     assert asked() == first
-    if place == "after it is paid for":
+    if moment == "after it is paid for":
         assert kept[0].tolist()[: len(first)] == first
 
 
@@ -207,13 +205,12 @@ def test_nothing_leaves_that_was_not_kept(
 @pytest.fixture
 def full(tmp_path: Path) -> Parties:
     made = found_private(tmp_path / "full", privacy={"sums": "full"})
-    made.settle("law", "law", own_texts("law", "law", 30), max_epsilon=1.3)
-    return made
+    return made.with_law(30, max_epsilon=1.3)
 
 
 def pay(parties: Parties) -> None:
     """As a holder does that signs the total."""
-    holder, terms = parties.holder("law"), parties.federation.terms
+    holder, terms = parties.law, parties.terms
     epoch = holder.epoch(terms)
     holder.account.pay(
         holder.account.expense(
@@ -270,14 +267,14 @@ def test_fewer_members_each_draw_more(
         return np.zeros(count, np.int64)
 
     monkeypatch.setattr(private_sums, "discrete_gaussian", noted)
-    privacy = full.federation.terms.privacy
+    privacy = full.terms.privacy
     assert privacy is not None
     for members in (3, 9):
         drawn.clear()
         shared(full, f"{members:064x}", members)
-        own, products = privacy.shared(members)
-        assert set(drawn) == {privacy.sigma, own, products}
-        assert surely_noised(members) * own**2 >= privacy.sigma**2
+        squares, products = privacy.shared(members)
+        assert set(drawn) == {privacy.sigma, squares, products}
+        assert surely_noised(members) * squares**2 >= privacy.sigma**2
 
 
 # In a round
@@ -287,50 +284,41 @@ def cohort_of(holder: Holder, terms: Terms) -> Any:
     return form_cohort(terms, {holder.key: "law", fixed_identity(9).public: "code"})
 
 
+def ask(parties: Parties, message: Message, *blobs: Blob) -> Any:
+    identity = parties.federation.identity
+    packet = seal_packet(message, identity, round="cd" * 16, blobs=blobs)
+    return open_packet(answer(parties.law, packet)).message
+
+
+def question(terms: Terms, **changes: Any) -> Evaluate:
+    asked = Evaluate(
+        terms=terms, domains=DOMAINS, selector="average", k=10, holders=DOMAINS
+    )
+    return asked.model_copy(update=changes)
+
+
 def test_a_holder_counts_for_its_own_solution_of_the_total(
     parties: Parties, terms: Terms
 ) -> None:
     """What is sent is a total, not weights; the same total gets the same counts, any other none."""
-    holder, identity = parties.holder("law"), parties.federation.identity
-
-    def ask(message: Any, *blobs: Any) -> Any:
-        return open_packet(
-            answer(holder, seal_packet(message, identity, round="cd" * 16, blobs=blobs))
-        ).message
-
-    assert isinstance(ask(Collect(cohort=cohort_of(holder, terms))), NoisyStatistics)
+    collect = Collect(cohort=cohort_of(parties.law, terms))
+    assert isinstance(ask(parties, collect), NoisyStatistics)
     total = np.arange(terms.vector_size(3), dtype=np.int64) * UNIT
-    asked = Evaluate(
-        terms=terms, domains=DOMAINS, selector="average", k=10, holders=DOMAINS
-    )
-    counted = ask(asked, vector_blob(total))
+    asked = question(terms)
+    counted = ask(parties, asked, vector_blob(total))
     assert isinstance(counted, Counted)
     assert (len(counted.counts), counted.quality, counted.reliability) == (3, (), ())
-    assert ask(asked, vector_blob(total)) == counted
-    other = ask(asked, vector_blob(total + 1))
-    assert isinstance(other, Refusal) and other.code == "already_counted"
+    assert ask(parties, asked, vector_blob(total)) == counted
+    assert ask(parties, asked, vector_blob(total + 1)).code == "already_counted"
     assert spent(parties) == ["statistics", "counts"]
 
 
 def refusal_to_count(parties: Parties, terms: Terms, **changes: Any) -> str:
     """The code with which the holder refuses to count for a total of zeros; nothing is spent."""
-    holder, identity = parties.holder("law"), parties.federation.identity
-    given = {
-        "terms": terms,
-        "domains": DOMAINS,
-        "selector": "average",
-        "k": 10,
-        "holders": DOMAINS,
-        **changes,
-    }
     blob = vector_blob(np.zeros(terms.vector_size(3), dtype=np.int64))
-    reply = answer(
-        holder, seal_packet(Evaluate(**given), identity, round="cd" * 16, blobs=(blob,))
-    )
-    message = open_packet(reply).message
-    assert isinstance(message, Refusal)
+    refusal: Refusal = ask(parties, question(terms, **changes), blob)
     assert spent(parties) == []
-    return message.code
+    return refusal.code
 
 
 @pytest.mark.parametrize(

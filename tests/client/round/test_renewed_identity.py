@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,11 +18,11 @@ from ridgeway.common.protocol.invitation import (
     read_signed_json,
     write_signed_json,
 )
-from ridgeway.common.protocol.messages import Announce, Offer, Revealed, SealedSums
+from ridgeway.common.protocol.messages import Announce, Offer, Revealed
 from ridgeway.common.protocol.packet import seal_packet
 from ridgeway.coordinator.round.round import check_round
 from tests.support.faults import make_haste
-from tests.support.hostile import Hostile
+from tests.support.hostile import CONFIRM, Hostile
 from tests.support.making import fixed_identity
 from tests.support.simulated_federation import (
     Direct,
@@ -57,19 +56,14 @@ def renew(parties: Parties, name: str) -> HandOver:
     return link
 
 
-def sealed(
-    parties: Parties, number: int, names: Sequence[str] = tuple(PEOPLE)
-) -> Hostile:
-    session = Hostile(parties, list(names), f"{number:032x}")
-    session.begin()
-    session.seal()
+def sealed(parties: Parties, number: int) -> Hostile:
+    session = Hostile(parties, list(PEOPLE), f"{number:032x}")
+    session.until(CONFIRM)
     return session
 
 
-def opened(
-    parties: Parties, number: int, names: Sequence[str] = tuple(PEOPLE)
-) -> Hostile:
-    session = sealed(parties, number, names)
+def opened(parties: Parties, number: int) -> Hostile:
+    session = sealed(parties, number)
     session.finish("statistics")
     return session
 
@@ -88,10 +82,7 @@ def test_a_holder_that_renewed_its_key_does_not_pass_for_one_that_joined(
     parties.ready("code-1")
     session = sealed(parties, 2)
     signs = [name for name in PEOPLE if name != "code-1"]
-    codes = {
-        session.refusal(name, session.confirm_request("statistics", session.names))
-        for name in signs
-    }
+    codes = {session.refused_sum(name, "statistics", session.names) for name in signs}
     assert codes == {"epoch_used"}
     assert session.gave(Revealed) == []
 
@@ -132,14 +123,9 @@ def test_counts_are_given_for_one_router_under_whichever_keys(parties: Parties) 
     session.finish("counts")
     renew(parties, "law-1")
     again = opened(parties, 2)
+    again.count(other=True)
     for name in PEOPLE:
-        assert isinstance(
-            again.ask(name, *again.question(other=True)).message, SealedSums
-        )
-        assert (
-            again.refusal(name, again.confirm_request("counts", again.names))
-            == "already_counted"
-        )
+        assert again.refused_sum(name, "counts", again.names) == "already_counted"
 
 
 # Two keys at once
@@ -158,12 +144,17 @@ def test_one_holder_under_two_keys_is_not_two_members_of_a_cohort(
     session.key_of["twin"] = link.before
     session._roster["twin"] = session._roster["law-1"]
     session.announce()
-    codes = {
-        session.refusal(name, session.share_request())
-        for name in PEOPLE
-        if name != "twin"
-    }
+    codes = {session.refusal(name, session.share_request()) for name in PEOPLE}
     assert codes == {"repeated_holder"}
+
+
+def refused_under(session: Hostile, key: str) -> set[str]:
+    """The codes of all others' refusals of a cohort in which law-1 has this key."""
+    session.key_of["law-1"] = key
+    session._roster["law-1"] = replace(session._roster["law-1"], key=key)
+    session.announce()
+    others = [name for name in PEOPLE if name != "law-1"]
+    return {session.refusal(name, session.share_request()) for name in others}
 
 
 def test_the_old_key_counts_no_more_once_its_hand_over_was_met(
@@ -175,14 +166,7 @@ def test_the_old_key_counts_no_more_once_its_hand_over_was_met(
     opened(parties, 1)
     parties.homes["law-1"] = copy
     session = Hostile(parties, list(PEOPLE), "2" * 32)
-    session.key_of["law-1"] = link.before
-    session._roster["law-1"] = replace(session._roster["law-1"], key=link.before)
-    session.announce()
-    assert {
-        session.refusal(name, session.share_request())
-        for name in PEOPLE
-        if name != "law-1"
-    } == {"key_handed_over"}
+    assert refused_under(session, link.before) == {"key_handed_over"}
 
 
 def test_a_second_hand_over_of_one_key_is_refused_by_all_who_met_the_first(
@@ -202,20 +186,10 @@ def test_a_second_hand_over_of_one_key_is_refused_by_all_who_met_the_first(
     parties.homes["law-1"] = copy.homes["law-1"]
     session = Hostile(parties, list(PEOPLE), "2" * 32)
     session.handovers = (*session.handovers, stolen)
-    session.key_of["law-1"] = stolen.after
-    session._roster["law-1"] = replace(session._roster["law-1"], key=stolen.after)
-    session.announce()
-    others = [name for name in PEOPLE if name != "law-1"]
-    assert {session.refusal(name, session.share_request()) for name in others} == {
-        "forked_key"
-    }
-    [keys] = [
-        check
-        for check in HolderRecord(parties.homes["medicine"]).check()
-        if check.name == "keys"
-    ]
-    assert not keys.good
-    assert "handed over twice" in keys.words
+    assert refused_under(session, stolen.after) == {"forked_key"}
+    checks = HolderRecord(parties.homes["medicine"]).check()
+    [wrong] = [check for check in checks if not check.good]
+    assert wrong.name == "keys" and "handed over twice" in wrong.words
 
 
 def test_a_hand_over_that_the_old_key_has_not_signed_is_nothing(

@@ -44,7 +44,7 @@ OTHERS = ("code", "medicine")
 NEW = "code-2"
 
 
-def place(byte: int, name: str, domain: str = "code") -> RosterMember:
+def member(byte: int, name: str, domain: str = "code") -> RosterMember:
     return RosterMember(name=name, domain=domain, key=fixed_identity(byte).public)
 
 
@@ -55,7 +55,7 @@ def test_the_roster_holds_exactly_what_was_written_last(tmp_path: Path) -> None:
     """In one order, however it was given, in a file that only its owner can read; nobody is in it
     at first.
     """
-    first, other = place(1, "b"), place(2, "a")
+    first, other = member(1, "b"), member(2, "a")
     assert load_roster(tmp_path) == ()
     write_roster(tmp_path, [first, other])
     assert load_roster(tmp_path) == (other, first)
@@ -81,8 +81,8 @@ def test_a_damaged_roster_is_said_so_and_never_taken_for_an_empty_one(
 
 def test_a_key_that_was_handed_over_changes_nothing_and_another_name_does() -> None:
     """Owners count, and what they are called."""
-    before = [place(1, "a"), place(2, "b")]
-    after = [place(3, "a"), place(2, "c")]
+    before = [member(1, "a"), member(2, "b")]
+    after = [member(3, "a"), member(2, "c")]
     change = roster_change(
         before, after, lambda key: before[0].key if key == after[0].key else key
     )
@@ -94,7 +94,7 @@ def test_a_key_that_was_handed_over_changes_nothing_and_another_name_does() -> N
 
 members = st.lists(
     st.builds(
-        place,
+        member,
         st.integers(0, 9),
         st.sampled_from(["a", "b", "ab"]),
         st.sampled_from(["code", "law"]),
@@ -122,7 +122,7 @@ def test_the_code_of_a_known_roster_stays_the_same() -> None:
     import base64
     import hashlib
 
-    place = RosterMember(name="law-1", domain="law", key="ab" * 32)
+    member = RosterMember(name="law-1", domain="law", key="ab" * 32)
     content = (
         json.dumps(
             [["law-1", "law", "ab" * 32]], indent=1, separators=(",", ": ")
@@ -136,7 +136,7 @@ def test_the_code_of_a_known_roster_stays_the_same() -> None:
     letters = (
         base64.b32encode(digest).decode().translate(str.maketrans(usual, ALPHABET))
     )
-    assert roster_code([place]).replace("-", "") == letters
+    assert roster_code([member]).replace("-", "") == letters
 
 
 def test_a_code_may_be_written_as_it_was_heard() -> None:
@@ -171,20 +171,23 @@ class Desk:
         self._workshop = Workshop(parties.folder)
 
     def __call__(self, command: str, *words: str | Path, name: str = OWN) -> Finished:
-        return self._workshop.call("client", command, self.parties.homes[name], *words)
+        home = self.parties.homes[name]
+        return self._workshop.call(f"client {command}", home, *words)
 
-    def operator(self, *words: str | Path) -> Finished:
-        return self._workshop.call(
-            "coordinator", words[0], self.parties.federation.folder, *words[1:]
-        )
+    def remove(self, name: str) -> None:
+        """What the operator does to let a holder go."""
+        folder = self.parties.federation.folder
+        self._workshop.do("coordinator remove", folder, name)
+
+    def announce(self) -> None:
+        announce(self.parties.federation)
 
     def members(self, *words: str, name: str = OWN) -> Finished:
-        return self(
-            "members", "--invite", self.parties.federation.link, *words, name=name
-        )
+        link = self.parties.federation.link
+        return self("members", "--invite", link, *words, name=name)
 
-    def told(self) -> list[str]:
-        """What `join` would tell of the members."""
+    def unconfirmed(self) -> list[str]:
+        """What `join` says of the members."""
         return tell_unconfirmed(
             self.parties.holder(OWN), Gate(self.home, "127.0.0.1:1")
         )
@@ -215,8 +218,7 @@ def test_all_holders_see_one_code_and_confirming_it_pins_exactly_the_others(
     shown = desk.members()
     assert code in shown.stderr and "not confirmed" in shown.stderr
     assert load_roster(desk.home) == ()
-    done = desk("confirm", *code.lower().split("-"))
-    assert done.code == 0, done.stderr
+    assert desk("confirm", *code.lower().split("-")).good
     keys = {name: desk.parties.holder(name).key for name in codes}
     assert {member.key for member in load_roster(desk.home)} == {
         keys[name] for name in OTHERS
@@ -225,7 +227,7 @@ def test_all_holders_see_one_code_and_confirming_it_pins_exactly_the_others(
     [entry] = desk.parties.holder(OWN).journal.entries("roster")
     assert entry.facts["code"] == code
     assert desk.members("--json").json["confirmed"]
-    assert desk.told() == []
+    assert desk.unconfirmed() == []
 
 
 def test_a_coordinator_that_shows_two_rosters_shows_two_codes(desk: Desk) -> None:
@@ -234,7 +236,7 @@ def test_a_coordinator_that_shows_two_rosters_shows_two_codes(desk: Desk) -> Non
     """
     honest = desk.code("code")
     desk.parties.admit(NEW)
-    announce(desk.parties.federation)
+    desk.announce()
     other = desk.members("--json").json
     assert other["code"] != honest and NEW in other["added"]
     failed(
@@ -249,10 +251,10 @@ def test_a_changed_roster_shows_who_came_and_went_and_needs_a_new_code(
 ) -> None:
     """Until then the confirmed members hold."""
     first = desk.code()
-    assert desk("confirm", first).code == 0
-    assert desk.operator("remove", "code").code == 0
+    assert desk("confirm", first).good
+    desk.remove("code")
     desk.parties.admit(NEW)
-    announce(desk.parties.federation)
+    desk.announce()
     shown = desk.members("--json").json
     assert (shown["added"], shown["removed"], shown["confirmed"]) == (
         [NEW],
@@ -260,10 +262,10 @@ def test_a_changed_roster_shows_who_came_and_went_and_needs_a_new_code(
         False,
     )
     assert {member.name for member in load_roster(desk.home)} == set(OTHERS)
-    [told] = desk.told()
-    assert "(1 more, 1 fewer)" in told
+    [unconfirmed] = desk.unconfirmed()
+    assert "(1 more, 1 fewer)" in unconfirmed
     failed(desk("confirm", first), "was shown other members, or earlier ones")
-    assert desk("confirm", shown["code"]).code == 0
+    assert desk("confirm", shown["code"]).good
     assert {member.name for member in load_roster(desk.home)} == {NEW, "medicine"}
 
 
@@ -271,12 +273,12 @@ def test_a_renewed_key_needs_no_new_code(desk: Desk) -> None:
     """Its owner has signed for it with the key that was confirmed; whoever confirms later pins it
     as the same one.
     """
-    assert desk("confirm", desk.code()).code == 0
+    assert desk("confirm", desk.code()).good
     renew_identity(desk.parties.homes["code"])
     desk.parties.admit("code")
-    announce(desk.parties.federation)
+    desk.announce()
     assert desk.members("--json").json["confirmed"]
-    assert desk("confirm", desk.code("medicine"), name="medicine").code == 0
+    assert desk("confirm", desk.code("medicine"), name="medicine").good
     key = desk.parties.holder("code").key
     assert key in desk.parties.holder("medicine").pinned_keys
 
@@ -293,16 +295,16 @@ def test_what_cannot_be_used_is_said_and_confirms_nobody(desk: Desk) -> None:
     failed(desk.members(), "is not the one that the coordinator's notice names")
     (link / ANNOUNCED_ROSTER).write_bytes(whole)
     old = {name: (link / name).read_bytes() for name in (NOTICE, ANNOUNCED_ROSTER)}
-    desk.operator("remove", "code")
-    assert desk.members().code == 0
+    desk.remove("code")
+    assert desk.members().good
     for name, content in old.items():
         (link / name).write_bytes(content)
     assert {member["name"] for member in desk.members("--json").json["members"]} == {
         OWN,
         "medicine",
     }
-    announce(desk.parties.federation)
-    desk.operator("remove", OWN)
+    desk.announce()
+    desk.remove(OWN)
     failed(desk.members(), "has not got this holder's key")
     assert load_roster(desk.home) == ()
 
@@ -311,8 +313,8 @@ def test_a_list_with_one_owner_twice_is_not_confirmed(desk: Desk) -> None:
     """Under an earlier key and a later one: it would count as two."""
     link = renew_identity(desk.parties.homes["code"])
     desk.parties.admit("code")
-    announce(desk.parties.federation)
-    assert desk.members().code == 0
+    desk.announce()
+    assert desk.members().good
     roster = Roster.model_validate_json((desk.home / ANNOUNCED_ROSTER).read_bytes())
     twice = (*roster.members, RosterMember(name="twin", domain="code", key=link.before))
     content = json.dumps(

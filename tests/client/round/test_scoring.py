@@ -62,9 +62,12 @@ def held_out(documents: list[str]) -> HeldOut:
 
 
 def scorer(
-    documents: list[str], weights: Weights, rule: Selector = SELECTORS[0], own: int = 0
+    documents: list[str],
+    weights: Weights,
+    rule: Selector = SELECTORS[0],
+    domain: int = 0,
 ) -> Scorer:
-    return Scorer(table_of(weights), rule, held_out(documents), own)
+    return Scorer(table_of(weights), rule, held_out(documents), domain)
 
 
 def router_of(weights: Weights, rule: Selector) -> Router:
@@ -127,53 +130,53 @@ def test_where_a_document_is_routed_depends_on_that_document_alone(
 @given(
     documents=texts,
     seed=seeds,
-    own=st.integers(0, 2),
+    domain=st.integers(0, 2),
     before=st.integers(0, 2),
     rule=rules,
 )
 def test_what_a_router_loses_and_wins_is_told_by_comparing_documents(
-    documents: list[str], seed: int, own: int, before: int, rule: Selector
+    documents: list[str], seed: int, domain: int, before: int, rule: Selector
 ) -> None:
     """One by one: right under the last release and not under the router, and the other way
     round.
     """
     weights, older = weights_of(seed), weights_of(seed + 2)
     last = release_of(older)
-    found = scorer(documents, weights, rule, own).changes(last, before)
+    changes = scorer(documents, weights, rule, domain).changes(last, before)
     router, old = router_of(weights, rule), router_of(older, SELECTORS[0])
     right = [
         (
             old.route(text).best == DOMAINS[before],
-            router.route(text).best == DOMAINS[own],
+            router.route(text).best == DOMAINS[domain],
         )
         for text in with_tokens(documents)
     ]
-    assert found == (right.count((True, False)), right.count((False, True)))
+    assert changes == (right.count((True, False)), right.count((False, True)))
 
 
 def bins(
-    documents: list[str], weights: Weights, own: int, temperatures: tuple[float, ...]
+    documents: list[str], weights: Weights, domain: int, temperatures: tuple[float, ...]
 ) -> NDArray[np.int64]:
     """What a calibration counts, before it is multiplied."""
     filled = held_out(documents)
     lengths = filled.lengths[filled.lengths > 0]
     if not len(lengths):
-        return reliability(np.zeros((0, 3)), lengths, own, temperatures)
+        return reliability(np.zeros((0, 3)), lengths, domain, temperatures)
     return reliability(
         *beginnings(table_of(weights), SELECTORS[0], filled.ids, lengths),
-        own,
+        domain,
         temperatures,
     )
 
 
-@given(documents=texts, seed=seeds, own=st.integers(0, 2))
+@given(documents=texts, seed=seeds, domain=st.integers(0, 2))
 def test_every_beginning_falls_into_one_bin_and_is_right_at_most_once(
-    documents: list[str], seed: int, own: int
+    documents: list[str], seed: int, domain: int
 ) -> None:
     """Under each curve and temperature the same number: a text, and its first so many tokens where
     it has more.
     """
-    counts = bins(documents, weights_of(seed), own, (1e-6, 0.5, 1e6))
+    counts = bins(documents, weights_of(seed), domain, (1e-6, 0.5, 1e6))
     assert counts.shape == (len(CURVES), 3, len(CONFIDENCE_EDGES), 2)
     lengths = [len(ENCODER.tokenizer.encode_many([text])[0]) for text in documents]
     expected = sum(
@@ -193,13 +196,15 @@ def test_few_documents_weigh_as_many_in_a_calibration(
     """
     weights = weights_of(seed)
     counts = bins(documents, weights, 0, (1.0,))
-    found, scope = split_calibration(scorer(documents, weights).calibration((1.0,)), 1)
-    total = int(found[0, 0, :, 0].sum())
+    bins_of_all, scope = split_calibration(
+        scorer(documents, weights).calibration((1.0,)), 1
+    )
+    total = int(bins_of_all[0, 0, :, 0].sum())
     assert (
         not counts.any()
         or CALIBRATED_COUNTS - counts[0, 0, :, 0].sum() < total <= CALIBRATED_COUNTS
     )
-    assert (found * counts[0, 0, :, 0].sum() == counts * total).all()
+    assert (bins_of_all * counts[0, 0, :, 0].sum() == counts * total).all()
     assert scope[..., 0].sum() == total
 
 
@@ -208,7 +213,7 @@ def test_each_whole_text_is_right_for_one_domain_alone(
     documents: list[str], seed: int
 ) -> None:
     """What is right for one is wrong for the others, so the three add up to all beginnings."""
-    counts = [bins(documents, weights_of(seed), own, (1.0,)) for own in range(3)]
+    counts = [bins(documents, weights_of(seed), domain, (1.0,)) for domain in range(3)]
     assert sum(int(bins[..., 1].sum()) for bins in counts) == int(
         counts[0][..., 0].sum()
     )

@@ -81,18 +81,24 @@ def state_of(coordinator: Hostile, name: str = VICTIM) -> SessionState:
 
 def secrets_in(state: SessionState) -> dict[str, bytes]:
     """Every secret that a state has, by a name for it."""
-    own = {"cipher": state.cipher, "kept": state.kept}
-    own |= {f"mask {lot}": key for lot, key in zip(SUM_NAMES, state.masks, strict=True)}
-    own |= {
+    secrets = {"cipher": state.cipher, "kept": state.kept}
+    secrets |= {
+        f"mask {lot}": key for lot, key in zip(SUM_NAMES, state.masks, strict=True)
+    }
+    secrets |= {
         f"seed {lot}": seed for lot, seed in zip(SUM_NAMES, state.seeds, strict=True)
     }
     size = 2 * SHARE_BYTES
-    for place, held in enumerate(state.held):
-        own |= {
-            f"share {at} of {place}": held[at : at + size]
+    for number, held in enumerate(state.held):
+        secrets |= {
+            f"share {at} of {number}": held[at : at + size]
             for at in range(0, len(held), size)
         }
-    return {name: bytes.fromhex(each) for name, each in own.items() if each.strip("0")}
+    return {
+        name: bytes.fromhex(secret)
+        for name, secret in secrets.items()
+        if secret.strip("0")
+    }
 
 
 # At rest
@@ -141,14 +147,8 @@ def test_a_damaged_state_is_as_good_as_none(at: At, damage: str) -> None:
     path = session_of(coordinator)
     path.write_bytes(DAMAGES[damage](path.read_bytes()))
     for step in (SHARE, SEAL, CONFIRM, LOCK, OPEN):
-        assert (
-            coordinator.refused(VICTIM, coordinator.request(step, "statistics", VICTIM))
-            == "no_session"
-        )
-    assert (
-        coordinator.refusal(VICTIM, Announce(terms=coordinator.terms))
-        == "session_reused"
-    )
+        assert coordinator.refused_step(step) == "no_session"
+    assert coordinator.refused_announcement() == "session_reused"
     assert (
         "Traceback"
         not in (coordinator.parties.homes[VICTIM] / "logs" / "holder.log").read_text()
@@ -168,10 +168,7 @@ def test_a_state_moved_to_another_holder_is_as_good_as_none(at: At) -> None:
     )
     assert SessionFile(folder, fixed_identity()).load() is None
     session_of(coordinator).write_bytes(session_of(coordinator, "law-2").read_bytes())
-    assert (
-        coordinator.refused(VICTIM, coordinator.request(OPEN, "statistics", VICTIM))
-        == "no_session"
-    )
+    assert coordinator.refused_step(OPEN) == "no_session"
 
 
 def test_states_and_secrets_do_not_print_themselves(at: At) -> None:
@@ -281,6 +278,14 @@ def answers_of(coordinator: Hostile, packets: list[Packet]) -> Iterator[Opened[A
             continue
 
 
+def die_before_saving(coordinator: Hostile, packet: Packet) -> None:
+    """The victim's process ends before it saves its session, and has answered nothing."""
+    with pytest.MonkeyPatch.context() as patch:
+        crash = crashing(SessionFile.save, Crash, afterwards=False)
+        patch.setattr(SessionFile, "save", crash)
+        assert list(answers_of(coordinator, [packet])) == []
+
+
 def other_request(coordinator: Hostile, step: int, lot: SumName) -> Packet:
     """Another request for the same step, as a coordinator that hopes for a second answer would make
     it.
@@ -335,11 +340,11 @@ def test_a_crash_at_any_step_never_lets_two_different_answers_out(
     other = other_request(coordinator, step, lot)
     if step == CONFIRM:
         asked = coordinator.packet(coordinator.confirm_request(lot, FEWER))
-    place, name = written
+    store, method = written
     monkeypatch.setattr(
-        place,
-        name,
-        crashing(getattr(place, name), error, afterwards=afterwards, turn=turn),
+        store,
+        method,
+        crashing(getattr(store, method), error, afterwards=afterwards, turn=turn),
     )
     answers = list(answers_of(coordinator, [asked, other, asked, asked, other]))
     given = {
@@ -361,7 +366,7 @@ def test_a_crash_at_any_step_never_lets_two_different_answers_out(
 
 @pytest.mark.parametrize("lot", SUM_NAMES)
 def test_what_is_signed_is_in_the_journal_before_the_signature_leaves(
-    at: At, monkeypatch: pytest.MonkeyPatch, lot: SumName
+    at: At, lot: SumName
 ) -> None:
     """Killed in between, the holder takes the sum for one that may be opened; it never forgets one
     that was.
@@ -369,11 +374,7 @@ def test_what_is_signed_is_in_the_journal_before_the_signature_leaves(
     coordinator = at(CONFIRM, lot)
     request = coordinator.request(CONFIRM, lot, VICTIM)
     assert signed_by_victim(coordinator, lot) == []
-    with monkeypatch.context() as patch:
-        patch.setattr(
-            SessionFile, "save", crashing(SessionFile.save, Crash, afterwards=False)
-        )
-        assert list(answers_of(coordinator, [request])) == []
+    die_before_saving(coordinator, request)
     assert signed_by_victim(coordinator, lot) == [
         {coordinator.key_of[name] for name in ALL}
     ]
@@ -384,14 +385,12 @@ def test_what_is_signed_is_in_the_journal_before_the_signature_leaves(
     later.begin()
     if lot == "statistics":
         later.seal()
-        assert later.refusal(VICTIM, later.confirm_request(lot, FEWER)) == "epoch_used"
+        assert later.refused_sum(VICTIM, lot, FEWER) == "epoch_used"
     else:
         later.weights = coordinator.weights
         later.hold()
         later.ask(VICTIM, *later.question(other=True))
-        assert (
-            later.refusal(VICTIM, later.confirm_request(lot, ALL)) == "already_counted"
-        )
+        assert later.refused_sum(VICTIM, lot, ALL) == "already_counted"
 
 
 def signed_by_victim(coordinator: Hostile, lot: SumName) -> list[set[str]]:
@@ -404,24 +403,13 @@ def signed_by_victim(coordinator: Hostile, lot: SumName) -> list[set[str]]:
 
 @pytest.mark.parametrize("step", [LOCK, OPEN])
 def test_a_sum_that_others_may_open_is_not_forgotten_by_a_holder_that_was_killed(
-    at: At, monkeypatch: pytest.MonkeyPatch, step: int
+    at: At, step: int
 ) -> None:
     """It had written down that it opens the sum, and nothing of that had left; then it is shown a
     smaller one.
     """
     coordinator = at(step)
-    with monkeypatch.context() as patch:
-        patch.setattr(
-            SessionFile, "save", crashing(SessionFile.save, Crash, afterwards=False)
-        )
-        assert (
-            list(
-                answers_of(
-                    coordinator, [coordinator.request(step, "statistics", VICTIM)]
-                )
-            )
-            == []
-        )
+    die_before_saving(coordinator, coordinator.request(step, "statistics", VICTIM))
     coordinator.ask(VICTIM, coordinator.confirm_request("statistics", FEWER))
     assert {coordinator.key_of[name] for name in ALL} in signed_by_victim(
         coordinator, "statistics"

@@ -112,6 +112,11 @@ def journal(tmp_path: Path) -> Journal:
     return Journal(tmp_path / "journal.db")
 
 
+@pytest.fixture
+def kept(journal: Journal) -> SignedTotals:
+    return SignedTotals(journal)
+
+
 @pytest.mark.parametrize(
     "other",
     [
@@ -128,12 +133,11 @@ def journal(tmp_path: Path) -> Journal:
     ],
 )
 def test_all_that_decides_the_bytes_of_a_total_is_in_its_name(
-    journal: Journal, other: SignedTotal
+    kept: SignedTotals, other: SignedTotal
 ) -> None:
     """In another session it is another total, and refused; in the first one, too, once that was
     opened.
     """
-    kept = SignedTotals(journal)
     kept.sign(TOTAL, "x", paid=False)
     with pytest.raises(Refused):
         kept.sign(other, "y", paid=False)
@@ -143,19 +147,18 @@ def test_all_that_decides_the_bytes_of_a_total_is_in_its_name(
 
 
 def test_the_same_total_may_be_signed_again_in_another_session(
+    kept: SignedTotals,
     journal: Journal,
 ) -> None:
     """After one that failed, or that opened it: it shows nothing new."""
-    kept = SignedTotals(journal)
     for session in "xyz":
         kept.sign(TOTAL, session, paid=False)
         kept.open(TOTAL, session, session)
     assert len(journal.entries(SIGNED)) == len(journal.entries(OPENED)) == 3
 
 
-def test_a_refused_total_leaves_no_trace(journal: Journal) -> None:
+def test_a_refused_total_leaves_no_trace(kept: SignedTotals, journal: Journal) -> None:
     """So it stands in nobody's way later."""
-    kept = SignedTotals(journal)
     kept.sign(TOTAL, "x", paid=False)
     with pytest.raises(Refused):
         kept.sign(replace(TOTAL, terms="others"), "y", paid=False)
@@ -163,9 +166,8 @@ def test_a_refused_total_leaves_no_trace(journal: Journal) -> None:
     kept.sign(TOTAL, "z", paid=False)
 
 
-def test_sums_and_counts_and_epochs_are_judged_apart(journal: Journal) -> None:
+def test_sums_and_counts_and_epochs_are_judged_apart(kept: SignedTotals) -> None:
     """Each lot of each epoch has its own one total."""
-    kept = SignedTotals(journal)
     kept.sign(TOTAL, "x", paid=False)
     assert kept.has_signed("statistics", "mine") and kept.epochs() == {"mine"}
     assert not kept.has_signed("counts", "mine") and not kept.has_signed(
@@ -189,9 +191,10 @@ def test_sums_and_counts_and_epochs_are_judged_apart(journal: Journal) -> None:
         )
 
 
-def test_two_totals_that_few_members_lie_between_are_a_notice(journal: Journal) -> None:
+def test_two_totals_that_few_members_lie_between_are_a_notice(
+    kept: SignedTotals,
+) -> None:
     """For the owner: who came or went; none where many did, nor where it is the same total."""
-    kept = SignedTotals(journal)
 
     def opened(epoch: str, names: str, round_: str) -> None:
         total = SignedTotal(
@@ -208,10 +211,9 @@ def test_two_totals_that_few_members_lie_between_are_a_notice(journal: Journal) 
 
 
 def test_a_total_that_was_paid_for_and_is_not_in_the_journal_is_in_another_one(
-    journal: Journal,
+    kept: SignedTotals,
 ) -> None:
     """The journal is an older copy: nobody here remembers which total the epoch is in."""
-    kept = SignedTotals(journal)
     with refusing("epoch_used"):
         kept.sign(TOTAL, "x", paid=True)
     kept.sign(TOTAL, "x", paid=False)

@@ -26,7 +26,7 @@ from ridgeway.client.sums.corpus import (
     find_sources,
 )
 from ridgeway.common.base.errors import CorpusError, InputError
-from tests.support.corpora_on_disk import read, write_jsonl
+from tests.support.corpora_on_disk import read, texts_of, write_jsonl
 
 TEXTS = [
     "first record",
@@ -44,6 +44,12 @@ PACKINGS: dict[str, Packing] = {
     ".gz": gzip.compress,
     ".zst": zstandard.ZstdCompressor().compress,
 }
+
+
+def read_raw(path: Path, raw: bytes) -> tuple[list[str], Counters]:
+    """The documents of a file with these bytes, and what was met in it."""
+    path.write_bytes(raw)
+    return read(path)
 
 
 def as_jsonl(texts: list[str]) -> bytes:
@@ -84,9 +90,9 @@ def test_every_kind_of_record_file_gives_the_same_documents(
     """A record is a document, to the letter, whatever the file's kind and whether or not it is
     compressed.
     """
-    path = tmp_path / f"corpus{suffix}{packing}"
-    path.write_bytes(PACKINGS[packing](RECORDS[suffix](TEXTS)))
-    assert read(path) == (TEXTS, Counters())
+    assert read_raw(
+        tmp_path / f"corpus{suffix}{packing}", PACKINGS[packing](RECORDS[suffix](TEXTS))
+    ) == (TEXTS, Counters())
 
 
 @pytest.mark.parametrize(
@@ -109,8 +115,7 @@ def test_the_last_endings_say_what_a_file_is(
     tmp_path: Path, name: str, raw: bytes
 ) -> None:
     """In capitals too, and where a compressed file has several frames."""
-    (tmp_path / name).write_bytes(raw)
-    assert read(tmp_path / name)[0] == TEXTS
+    assert read_raw(tmp_path / name, raw)[0] == TEXTS
 
 
 @pytest.mark.parametrize(
@@ -124,9 +129,9 @@ def test_every_kind_of_text_file_is_one_document(
     ending.
     """
     text = "# Naïve 😀\r\n\n    indented\n"
-    path = tmp_path / f"corpus{suffix}{packing}"
-    path.write_bytes(PACKINGS[packing](text.encode()))
-    assert read(path) == ([text], Counters())
+    assert read_raw(
+        tmp_path / f"corpus{suffix}{packing}", PACKINGS[packing](text.encode())
+    ) == ([text], Counters())
 
 
 def test_parquet_gives_the_same_documents(tmp_path: Path) -> None:
@@ -183,11 +188,11 @@ def test_the_order_of_the_roots_changes_nothing_and_no_file_is_read_twice(
         tmp_path / "one/a.txt",
         tmp_path / "two/../one/a.txt",
     ]
-    found = [
+    paths = [
         {source.path.resolve() for source in find_sources(order)[0]}
         for order in (roots, roots[::-1])
     ]
-    assert found[0] == found[1] == {tmp_path / "one/a.txt", tmp_path / "two/b.txt"}
+    assert paths[0] == paths[1] == {tmp_path / "one/a.txt", tmp_path / "two/b.txt"}
     assert [len(find_sources(order)[0]) for order in (roots, roots[::-1])] == [2, 2]
 
 
@@ -222,9 +227,9 @@ def test_a_byte_order_mark_is_no_part_of_the_text(
     raw = b"text" if suffix == ".txt" else RECORDS[suffix](["text"])
     if suffix == ".csv":
         raw = b"text\r\ntext\r\n"  # the mark stands before the name of the field
-    path = tmp_path / f"corpus{suffix}{packing}"
-    path.write_bytes(PACKINGS[packing](b"\xef\xbb\xbf" + raw))
-    assert read(path) == (["text"], Counters())
+    assert read_raw(
+        tmp_path / f"corpus{suffix}{packing}", PACKINGS[packing](b"\xef\xbb\xbf" + raw)
+    ) == (["text"], Counters())
 
 
 @pytest.mark.parametrize(
@@ -244,38 +249,30 @@ def test_bytes_that_are_not_utf8_are_replaced_and_counted(
     """A stray byte costs one character, and the holder is told how many; what the author wrote is
     not counted.
     """
-    path = tmp_path / name
-    path.write_bytes(raw)
-    assert read(path) == ([text], Counters(replaced=replaced))
+    assert read_raw(tmp_path / name, raw) == ([text], Counters(replaced=replaced))
 
 
 def test_lone_surrogates_in_json_are_replaced(tmp_path: Path) -> None:
     """JSON can name half a character; what comes out can be stored and hashed."""
-    path = tmp_path / "a.jsonl"
-    path.write_bytes(rb'{"text": "half \ud83d and whole \ud83d\ude00"}' + b"\n")
-    assert read(path)[0] == ["half ? and whole 😀"]
+    assert read_raw(
+        tmp_path / "a.jsonl", rb'{"text": "half \ud83d and whole \ud83d\ude00"}' + b"\n"
+    )[0] == ["half ? and whole 😀"]
 
 
 def test_a_line_of_a_file_is_not_a_line_of_unicode(tmp_path: Path) -> None:
     """Separators within a record do not end it, and blank lines are no records."""
-    path = tmp_path / "a.jsonl"
-    path.write_bytes(
-        '{"text": "one\u2028two\x85three"}\n\n  \n{"text": "four"}'.encode()
-    )
-    assert read(path) == (["one\u2028two\x85three", "four"], Counters())
+    assert read_raw(
+        tmp_path / "a.jsonl",
+        '{"text": "one\u2028two\x85three"}\n\n  \n{"text": "four"}'.encode(),
+    ) == (["one\u2028two\x85three", "four"], Counters())
 
 
 def test_documents_without_text_are_passed_over_and_counted(tmp_path: Path) -> None:
     """Blanks, nulls and empty files are no documents."""
-    records, blank, empty = tmp_path / "a.jsonl", tmp_path / "b.txt", tmp_path / "c.txt"
-    records.write_bytes(
-        b'{"text": ""}\n{"text": " \\n\\t"}\n{"text": null}\n{"text": "text"}\n'
-    )
-    blank.write_text(" \n \n")
-    empty.touch()
-    assert read(records) == (["text"], Counters(empty=3))
-    assert read(blank) == ([], Counters(empty=1))
-    assert read(empty) == ([], Counters(empty=1))
+    raw = b'{"text": ""}\n{"text": " \\n\\t"}\n{"text": null}\n{"text": "text"}\n'
+    assert read_raw(tmp_path / "a.jsonl", raw) == (["text"], Counters(empty=3))
+    assert read_raw(tmp_path / "b.txt", b" \n \n") == ([], Counters(empty=1))
+    assert read_raw(tmp_path / "c.txt", b"") == ([], Counters(empty=1))
 
 
 # Long documents
@@ -312,23 +309,25 @@ def test_a_large_file_is_cut_as_the_whole_text_would_be(
 
 
 @given(
-    place=st.integers(-4, 4),
+    offset=st.integers(-4, 4),
     stray=st.binary(min_size=1, max_size=6),
     packed=st.booleans(),
 )
 def test_stray_bytes_at_the_border_of_a_block_are_replaced_as_in_the_whole_text(
-    tmp_path_factory: pytest.TempPathFactory, place: int, stray: bytes, packed: bool
+    tmp_path_factory: pytest.TempPathFactory, offset: int, stray: bytes, packed: bool
 ) -> None:
     """Reading in blocks replaces and counts what reading at once would."""
     lines = (b"x" * 99 + b"\n") * (2 * BLOCK // 100)
     raw = (
-        lines[: BLOCK + place] + stray.replace(b"\0", b"\xff") + lines[BLOCK + place :]
+        lines[: BLOCK + offset]
+        + stray.replace(b"\0", b"\xff")
+        + lines[BLOCK + offset :]
     )
     path = tmp_path_factory.mktemp("border") / ("a.txt.gz" if packed else "a.txt")
     path.write_bytes(gzip.compress(raw, 1) if packed else raw)
     text = raw.decode("utf-8", "replace")
-    found, counters = read(path)
-    assert found == list(cut(text))
+    texts, counters = read(path)
+    assert texts == list(cut(text))
     assert counters == Counters(
         replaced=text.count("\ufffd") - raw.count(b"\xef\xbf\xbd")
     )
@@ -349,14 +348,9 @@ def test_memory_does_not_grow_with_the_file(
     raw = line * 30_000
     path.write_bytes(gzip.compress(raw, 1) if name.endswith(".gz") else raw)
     del raw
-    sources, _ = find_sources([path])
     tracemalloc.start()
     try:
-        size = sum(
-            len(text)
-            for source in sources
-            for text in documents(source, ("text",), Counters(), Position())
-        )
+        size = sum(map(len, texts_of(path)))
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -421,10 +415,8 @@ def test_a_record_that_cannot_be_read_is_named(
     tmp_path: Path, name: str, raw: bytes, message: str
 ) -> None:
     """The file, the line, what was expected and what is there."""
-    path = tmp_path / name
-    path.write_bytes(raw)
     with pytest.raises(CorpusError) as caught:
-        read(path)
+        read_raw(tmp_path / name, raw)
     assert message in str(caught.value)
 
 
@@ -447,11 +439,10 @@ def test_a_csv_cell_may_have_lines_and_a_row_too_few_or_too_many_cells(
     """Quoted line ends belong to the text; a missing cell is an empty one, and one too many is not
     looked at.
     """
-    path = tmp_path / "a.csv"
-    path.write_bytes(
-        b'id,text\r\n1,"one\r\ntwo\n\nthree"\r\n2\r\n3,x,y,z\r\n4,"say ""hello"""\r\n'
-    )
-    assert read(path) == (
+    assert read_raw(
+        tmp_path / "a.csv",
+        b'id,text\r\n1,"one\r\ntwo\n\nthree"\r\n2\r\n3,x,y,z\r\n4,"say ""hello"""\r\n',
+    ) == (
         ["one\r\ntwo\n\nthree", "x", 'say "hello"'],
         Counters(empty=1),
     )
@@ -459,9 +450,8 @@ def test_a_csv_cell_may_have_lines_and_a_row_too_few_or_too_many_cells(
 
 def test_a_csv_cell_may_be_as_long_as_a_book(tmp_path: Path) -> None:
     """The limit of Python's reader, 128 kB a cell, does not hold."""
-    path = tmp_path / "a.csv"
-    path.write_bytes(as_csv(["x" * 300_000]))
-    assert "".join(read(path)[0]) == "x" * 300_000
+    texts, _ = read_raw(tmp_path / "a.csv", as_csv(["x" * 300_000]))
+    assert "".join(texts) == "x" * 300_000
 
 
 # Damage
@@ -495,9 +485,8 @@ def test_a_compressed_file_that_was_damaged_is_refused(
         "plain": b"this is plain text",
     }
     wrong["changed"] = raw[:-6] + bytes([raw[-6] ^ 0xFF]) + raw[-5:]
-    (tmp_path / name).write_bytes(wrong[damage])
     with pytest.raises(CorpusError, match=rf"{name}.* cannot be read"):
-        read(tmp_path / name)
+        read_raw(tmp_path / name, wrong[damage])
 
 
 @pytest.mark.parametrize(
@@ -518,9 +507,8 @@ def test_a_file_that_is_something_else_is_refused(
     tmp_path: Path, name: str, raw: bytes, words: str
 ) -> None:
     """In one sentence, whatever its reader thinks of it."""
-    (tmp_path / name).write_bytes(raw)
     with pytest.raises(CorpusError, match=words):
-        read(tmp_path / name)
+        read_raw(tmp_path / name, raw)
 
 
 def test_the_limit_of_a_document_is_public() -> None:
@@ -552,7 +540,7 @@ def test_a_broken_record_of_any_kind_of_file_can_be_passed_over(
     assert texts == (["one", "two"] if suffix == ".jsonl" else [])
     assert str(path) in places[0]
     with pytest.raises(CorpusError, match="skip_broken"):
-        list(documents(source, ("text",), Counters(), Position()))
+        list(texts_of(path))
 
 
 # Whole documents
@@ -560,12 +548,7 @@ def test_a_broken_record_of_any_kind_of_file_can_be_passed_over(
 
 def whole(*roots: Path) -> list[str]:
     """The documents of a corpus where each counts as one, however long it is."""
-    sources, _ = find_sources(roots)
-    return [
-        text
-        for source in sources
-        for text in documents(source, ("text",), Counters(), Position(), whole=True)
-    ]
+    return list(texts_of(*roots, whole=True))
 
 
 def test_a_file_of_text_is_one_whole_document_in_however_many_pieces(

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from ridgeway.client.sums import corpus as corpus_module
-from ridgeway.client.sums.corpus import Counters, Position, documents, find_sources
+from ridgeway.client.sums.corpus import Counters, Position, find_sources
 from ridgeway.client.sums.part_store import Stamp, part_numbers, pieces_of
 from ridgeway.client.sums.prepare import PrepareJob, prepare, sum_part
 from ridgeway.common.base.errors import CorpusError, InputError
@@ -25,7 +25,9 @@ from ridgeway.common.text.table_encoder import TableEncoder
 from tests.support.corpora_on_disk import (
     content,
     job,
+    must_agree,
     sentences,
+    texts_of,
     write_jsonl,
 )
 
@@ -88,8 +90,7 @@ def test_parts_add_up_to_the_file_of_one_run(
     whole = prepare(work, encoder, tmp_path / "whole")
     added = prepare(work, encoder, kept(work, encoder, tmp_path, of))
     assert added.files_read == 0
-    assert content(added) == content(whole)
-    assert added.counters == whole.counters
+    must_agree(added, whole)
 
 
 @pytest.mark.parametrize("there", [{2}, {3, 1}, {2, 3}])
@@ -105,8 +106,7 @@ def test_what_no_part_holds_is_summed_then(
     whole = prepare(work, encoder, tmp_path / "whole")
     added = prepare(work, encoder, together)
     assert 0 < added.bytes_read < whole.bytes_read
-    assert content(added) == content(whole)
-    assert added.counters == whole.counters
+    must_agree(added, whole)
 
 
 @pytest.mark.usefixtures("small_pieces")
@@ -154,7 +154,7 @@ def test_a_word_that_names_no_part_is_refused(word: str) -> None:
 @given(sizes=st.lists(st.integers(0, 50), max_size=20), of=st.integers(1, 9))
 def test_every_piece_is_in_one_part(sizes: list[int], of: int) -> None:
     """And a part has no more bytes than its share and a piece."""
-    stamps = [Stamp(str(place), size, 0, 0, 0) for place, size in enumerate(sizes)]
+    stamps = [Stamp(str(number), size, 0, 0, 0) for number, size in enumerate(sizes)]
     parts = [pieces_of(stamps, number, of) for number in range(1, of + 1)]
     assert [stamp for part in parts for stamp in part] == stamps
     assert all(
@@ -180,12 +180,12 @@ def test_the_pieces_of_a_text_hold_its_lines_once_each(
     """Any bytes, wherever the cuts fall: in a line, between lines, in the middle of a character."""
     path = scratch / "a.txt"
     path.write_bytes(raw)
-    found, counters = "", Counters()
+    text, counters = "", Counters()
     for piece in find_sources([path])[0]:
         texts = corpus_module._texts(piece, (), counters, Position(), None)  # type: ignore[arg-type]
-        found += "".join(texts)
-    assert found == raw.decode("utf-8-sig", "replace")
-    assert counters.replaced == found.count("\ufffd") - raw.count("\ufffd".encode())
+        text += "".join(texts)
+    assert text == raw.decode("utf-8-sig", "replace")
+    assert counters.replaced == text.count("\ufffd") - raw.count("\ufffd".encode())
 
 
 @given(texts=st.lists(st.text(max_size=9), max_size=9), blank=st.booleans())
@@ -197,12 +197,9 @@ def test_the_pieces_of_json_lines_hold_its_records_once_each(
     path.write_text(
         "".join(json.dumps({"text": f"x{text}"}) + "\n" * (1 + blank) for text in texts)
     )
-    pieces = find_sources([path])[0]
-    assert [
-        text
-        for piece in pieces
-        for text in documents(piece, ("text",), Counters(), Position())
-    ] == [f"x{text}".encode("utf-8", "replace").decode() for text in texts]
+    assert list(texts_of(path)) == [
+        f"x{text}".encode("utf-8", "replace").decode() for text in texts
+    ]
 
 
 @pytest.mark.usefixtures("small_pieces")
@@ -213,7 +210,4 @@ def test_a_broken_record_of_a_later_piece_says_where_it_is(tmp_path: Path) -> No
     with pytest.raises(
         Exception, match=r"a\.jsonl, after its first 400 bytes, line 7: not JSON"
     ):
-        [
-            list(documents(piece, ("text",), Counters(), Position()))
-            for piece in find_sources([path])[0]
-        ]
+        list(texts_of(path))

@@ -49,7 +49,7 @@ def test_neither_threads_nor_batches_change_a_sum(
         job = PrepareJob(
             (file,), "law", DEFAULT.sampling, 0.0, ("text",), threads, whole=True
         )
-        found = sum_documents(job, encoder, mode, prior)
-        assert np.array_equal(found.products, whole.products) and np.array_equal(
-            found.column, whole.column
+        sums = sum_documents(job, encoder, mode, prior)
+        assert np.array_equal(sums.products, whole.products) and np.array_equal(
+            sums.column, whole.column
         )

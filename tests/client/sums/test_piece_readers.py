@@ -28,7 +28,13 @@ from ridgeway.client.sums.prepare import Interrupted
 from ridgeway.common.base.errors import CorpusError
 from ridgeway.common.base.settings import Sampling, WordFeatures
 from ridgeway.common.text.table_encoder import TableEncoder, with_words
-from tests.support.corpora_on_disk import Stopper, content, job, sentences, write_jsonl
+from tests.support.corpora_on_disk import (
+    Stopper,
+    job,
+    must_agree,
+    sentences,
+    write_jsonl,
+)
 from tests.support.waiting import wait_for
 
 RULES = ReadingRules(
@@ -52,7 +58,7 @@ def pieces(tmp_path: Path) -> list[tuple[CorpusFile, int]]:
     )
     (folder / os.fsdecode(b"caf\xe9.txt")).write_text("\n".join(sentences("code", 30)))
     return [
-        (source, 3 * place) for place, source in enumerate(find_sources([folder])[0])
+        (source, 3 * number) for number, source in enumerate(find_sources([folder])[0])
     ]
 
 
@@ -62,13 +68,13 @@ def gathered(
     """Of each piece: what was met, where it ended, its broken records, its tokens and its
     samples.
     """
-    found: list[tuple[Counters, list[PieceBatch], list[object]]] = [
+    by_piece: list[tuple[Counters, list[PieceBatch], list[object]]] = [
         (Counters(), [], []) for _ in range(count)
     ]
     for number, batch, samples in batches:
-        met, seen, taken = found[number]
+        met, seen, taken = by_piece[number]
         assert not seen or not seen[-1].ends
-        assert not seen or batch.place >= seen[-1].place
+        assert not seen or batch.stop >= seen[-1].stop
         tokens, layers = samples or samples_of(
             batch.texts, encoder.tokenizer, RULES.sampling
         )
@@ -79,8 +85,8 @@ def gathered(
             *((times, ids.tolist(), bounds.tolist()) for ids, bounds, times in layers),
         ]
     return [
-        (met, seen[-1].place, [w for b in seen for w in b.broken], taken)
-        for met, seen, taken in found
+        (met, seen[-1].stop, [w for b in seen for w in b.broken], taken)
+        for met, seen, taken in by_piece
     ]
 
 
@@ -139,8 +145,8 @@ def test_a_machine_that_starts_no_process_reads_itself(
 
     monkeypatch.setattr(multiprocessing.context.SpawnProcess, "start", refused)
     with piece_readers.piece_readers(encoder, pieces, RULES, 2) as batches:
-        found = gathered(batches, encoder, len(pieces))
-    assert found == gathered(read_here(pieces), encoder, len(pieces))
+        read = gathered(batches, encoder, len(pieces))
+    assert read == gathered(read_here(pieces), encoder, len(pieces))
 
 
 def test_what_cannot_be_read_is_said_as_if_read_here(
@@ -286,5 +292,4 @@ def test_a_corpus_prepared_with_processes_has_the_same_sums(
             stops += 1
     assert stops > 1
     for outcome in (whole, resumed):
-        assert content(outcome) == content(alone)
-        assert outcome.counters == alone.counters
+        must_agree(outcome, alone)

@@ -6,6 +6,7 @@ import os
 import stat
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +31,7 @@ from tests.support.corpora_on_disk import (
     Stopper,
     content,
     job,
+    must_agree,
     sentences,
     spied_encoder,
     touch_later,
@@ -37,6 +39,8 @@ from tests.support.corpora_on_disk import (
     write_jsonl,
 )
 from tests.support.tiny import tiny_encoder
+
+Run = Callable[..., PrepareOutcome]
 
 
 @pytest.fixture
@@ -64,6 +68,12 @@ def corpus(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.fixture
+def run(encoder: TableEncoder, tmp_path: Path) -> Run:
+    """Runs with one encoder and one cache."""
+    return partial(prepare, encoder=encoder, cache=tmp_path / "cache")
+
+
 def part_files(cache: Path) -> list[Path]:
     return sorted(cache.rglob("*.part"))
 
@@ -75,19 +85,16 @@ def recorder(seen: list[tuple[int, int]]) -> Callable[[int, int], None]:
 def must_be_whole(outcome: PrepareOutcome, work: PrepareJob, folder: Path) -> None:
     """The outcome is that of one run over everything."""
     whole = without_cache(work, tiny_encoder(), folder / "other")
-    assert content(outcome) == content(whole)
-    assert outcome.counters == whole.counters
+    must_agree(outcome, whole)
 
 
-def in_runs(
-    work: PrepareJob, encoder: TableEncoder, cache: Path, looks: int
-) -> tuple[PrepareOutcome, int]:
+def in_runs(run: Run, work: PrepareJob, looks: int) -> tuple[PrepareOutcome, int]:
     """Prepare, stopped again and again after so many looks, until it is done; and how often it was
     stopped.
     """
     for stops in range(100):
         try:
-            return prepare(work, encoder, cache, Stopper(looks).watch), stops
+            return run(work, watch=Stopper(looks).watch), stops
         except Interrupted:
             continue
     raise AssertionError("a hundred runs did not come to an end")
@@ -100,24 +107,22 @@ def in_runs(
 @pytest.mark.parametrize("looks", [0, 2, 5, 13])
 @pytest.mark.usefixtures("keeping_often")
 def test_a_run_in_pieces_is_a_run_in_one(
-    corpus: Path, encoder: TableEncoder, tmp_path: Path, looks: int, threads: int
+    corpus: Path, run: Run, tmp_path: Path, looks: int, threads: int
 ) -> None:
     """However often it is stopped and taken up, the file is the same to the byte, and so is every
     count.
     """
     work = job(corpus, holdout=0.2, threads=threads)
-    resumed, stops = in_runs(work, encoder, tmp_path / "cache", looks)
+    resumed, stops = in_runs(run, work, looks)
     assert stops > 0
     assert (resumed.files, resumed.files_skipped) == (5, 0)
     must_be_whole(resumed, work, tmp_path)
 
 
 @pytest.mark.usefixtures("keeping_often")
-def test_counters_say_what_was_met(
-    corpus: Path, encoder: TableEncoder, tmp_path: Path
-) -> None:
+def test_counters_say_what_was_met(corpus: Path, run: Run) -> None:
     """Documents, blanks, stray bytes, held-out documents and tokens, in one go and in pieces."""
-    outcome, _ = in_runs(job(corpus), encoder, tmp_path / "cache", looks=2)
+    outcome, _ = in_runs(run, job(corpus), 2)
     texts = sentences("law", 23, size=30) + sentences("code", 17, size=30)
     stray = sum(len(f"stray ? byte {number}") for number in range(9)) + len(
         "a letter of the secret kind ?\n"
@@ -126,23 +131,19 @@ def test_counters_say_what_was_met(
     assert outcome.counters == Counters(
         documents=50, held_out=0, empty=11, replaced=10, tokens=tokens
     )
-    held_out = Counters()
-    list(held_out_documents(job(corpus, holdout=0.2), held_out))
-    assert (
-        prepare(job(corpus, holdout=0.2), encoder, tmp_path / "cache").counters.held_out
-        == held_out.held_out
-        > 0
-    )
+    work = job(corpus, holdout=0.2)
+    held_out = len(list(held_out_documents(work)))
+    assert run(work).counters.held_out == held_out > 0
 
 
 @pytest.mark.usefixtures("keeping_often")
 def test_progress_ends_at_the_size_of_the_corpus(
-    corpus: Path, encoder: TableEncoder, tmp_path: Path
+    corpus: Path, encoder: TableEncoder, run: Run, tmp_path: Path
 ) -> None:
     """The bar never goes back or beyond its end, in one go and when resumed."""
     size = sum(path.stat().st_size for path in corpus.iterdir())
     with pytest.raises(Interrupted):
-        prepare(job(corpus), encoder, tmp_path / "cache", Stopper(4).watch)
+        run(job(corpus), watch=Stopper(4).watch)
     for cache in (tmp_path / "cache", tmp_path / "other"):
         seen: list[tuple[int, int]] = []
         prepare(job(corpus), encoder, cache, Watch(progress=recorder(seen)))
@@ -167,16 +168,13 @@ def test_an_unchanged_corpus_is_not_read_again(corpus: Path, tmp_path: Path) -> 
         0,
         [],
     )
-    assert content(second) == content(first)
-    assert second.counters == first.counters
+    must_agree(second, first)
 
 
-def test_a_fresh_run_reads_everything(
-    corpus: Path, encoder: TableEncoder, tmp_path: Path
-) -> None:
+def test_a_fresh_run_reads_everything(corpus: Path, run: Run, tmp_path: Path) -> None:
     """And leaves one part, not two."""
-    first = prepare(job(corpus), encoder, tmp_path / "cache")
-    second = prepare(job(corpus), encoder, tmp_path / "cache", fresh=True)
+    first = run(job(corpus))
+    second = run(job(corpus), fresh=True)
     assert (second.files_read, content(second)) == (5, content(first))
     assert len(part_files(tmp_path / "cache")) == 1
 
@@ -194,28 +192,28 @@ def test_only_an_added_file_is_read(corpus: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("same_size", [True, False])
 def test_a_changed_file_is_read_again(
-    corpus: Path, encoder: TableEncoder, tmp_path: Path, same_size: bool
+    corpus: Path, run: Run, tmp_path: Path, same_size: bool
 ) -> None:
     """Its old sums vanish, even where it kept its size."""
-    before = prepare(job(corpus), encoder, tmp_path / "cache")
+    before = run(job(corpus))
     path = corpus / "a.jsonl"
     raw = path.read_bytes()
     path.write_bytes(
         raw.replace(b"l0 ", b"zzz") if same_size else raw.replace(b"l0 ", b"z")
     )
     touch_later(path)
-    after = prepare(job(corpus), encoder, tmp_path / "cache")
+    after = run(job(corpus))
     assert content(after) != content(before)
     must_be_whole(after, job(corpus), tmp_path)
 
 
 def test_a_removed_file_is_removed_from_the_sums(
-    corpus: Path, encoder: TableEncoder, tmp_path: Path
+    corpus: Path, run: Run, tmp_path: Path
 ) -> None:
     """Nothing of it is left, neither in the sums nor in the counts nor in the cache."""
-    prepare(job(corpus), encoder, tmp_path / "cache")
+    run(job(corpus))
     (corpus / "a.jsonl").unlink()
-    after = prepare(job(corpus), encoder, tmp_path / "cache")
+    after = run(job(corpus))
     must_be_whole(after, job(corpus), tmp_path)
     assert not any(
         b"a.jsonl" in path.read_bytes() for path in part_files(tmp_path / "cache")
@@ -234,7 +232,7 @@ def test_a_removed_file_is_removed_from_the_sums(
     ids="-".join,
 )
 def test_overlapping_corpora_never_count_twice(
-    encoder: TableEncoder, tmp_path: Path, order: tuple[str, ...]
+    encoder: TableEncoder, run: Run, tmp_path: Path, order: tuple[str, ...]
 ) -> None:
     """Whatever other corpora the cache has seen, each has the statistics of its own files."""
     for name, domain in (("a", "law"), ("b", "code"), ("c", "medicine")):
@@ -242,10 +240,9 @@ def test_overlapping_corpora_never_count_twice(
     write_jsonl(tmp_path / "e.jsonl", ["", " "])
     for names in order:
         work = job(*(tmp_path / f"{name}.jsonl" for name in names))
-        cached = prepare(work, encoder, tmp_path / "cache")
+        cached = run(work)
         fresh = without_cache(work, encoder, tmp_path / f"without-{names}")
-        assert content(cached) == content(fresh)
-        assert cached.counters == fresh.counters
+        must_agree(cached, fresh)
 
 
 @pytest.mark.usefixtures("keeping_often")
@@ -279,7 +276,10 @@ def test_two_runs_at_once_never_count_twice(
     ids=["window", "max_tokens", "holdout", "text_fields"],
 )
 def test_other_terms_have_other_parts(
-    encoder: TableEncoder, tmp_path: Path, change: Callable[[PrepareJob], PrepareJob]
+    encoder: TableEncoder,
+    run: Run,
+    tmp_path: Path,
+    change: Callable[[PrepareJob], PrepareJob],
 ) -> None:
     """Sums that were taken in another way are never taken up."""
     path = tmp_path / "a.jsonl"
@@ -288,8 +288,8 @@ def test_other_terms_have_other_parts(
             f'{{"text": "{text}", "other": "zz"}}\n' for text in sentences("code", 12)
         )
     )
-    before = prepare(job(path), encoder, tmp_path / "cache")
-    after = prepare(change(job(path)), encoder, tmp_path / "cache")
+    before = run(job(path))
+    after = run(change(job(path)))
     assert (
         content(after)
         == content(without_cache(change(job(path)), encoder, tmp_path / "other"))
@@ -298,15 +298,15 @@ def test_other_terms_have_other_parts(
 
 
 def test_a_file_under_a_name_of_another_kind_is_read_as_that_kind(
-    encoder: TableEncoder, tmp_path: Path
+    run: Run, tmp_path: Path
 ) -> None:
     """A link called .txt to a file of records is text; the sums of the one are not those of the
     other.
     """
     records = write_jsonl(tmp_path / "records.jsonl", sentences("code", 12))
     (tmp_path / "link.txt").symlink_to(records)
-    prepare(job(tmp_path / "link.txt"), encoder, tmp_path / "cache")
-    after = prepare(job(records), encoder, tmp_path / "cache")
+    run(job(tmp_path / "link.txt"))
+    after = run(job(records))
     must_be_whole(after, job(records), tmp_path)
 
 
@@ -342,20 +342,20 @@ def holey(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("looks", [0, 2, 1000])
 @pytest.mark.usefixtures("keeping_often")
 def test_broken_records_that_are_passed_over_leave_no_trace_in_the_sums(
-    holey: Path, encoder: TableEncoder, tmp_path: Path, looks: int
+    holey: Path, encoder: TableEncoder, run: Run, tmp_path: Path, looks: int
 ) -> None:
     """However often it was stopped: the sums are those of the corpus without them, and each is
     listed once.
     """
     work = replace(job(holey, holdout=0.25), skip_broken=0.6)
-    outcome, _ = in_runs(work, encoder, tmp_path / "cache", looks)
+    outcome, _ = in_runs(run, work, looks)
     whole = prepare(
         job(holey.with_name("whole"), holdout=0.25), encoder, tmp_path / "other"
     )
     assert content(outcome) == content(whole)
     assert outcome.counters == replace(whole.counters, broken=2 * (18 + len(BROKEN)))
     listed = tmp_path / "broken.txt"
-    prepare(work, encoder, tmp_path / "cache", broken_list=listed)
+    run(work, broken_list=listed)
     places = [line.partition(": ")[0] for line in listed.read_text().splitlines()]
     lines = [*range(1, 36, 2), *range(37, 42)]
     assert places == [
@@ -364,13 +364,13 @@ def test_broken_records_that_are_passed_over_leave_no_trace_in_the_sums(
         for line in lines
     ]
     assert stat.S_IMODE(listed.stat().st_mode) == 0o600
-    assert list(held_out_documents(work, Counters())) == list(
-        held_out_documents(job(holey.with_name("whole"), holdout=0.25), Counters())
+    assert list(held_out_documents(work)) == list(
+        held_out_documents(job(holey.with_name("whole"), holdout=0.25))
     )
 
 
 def test_more_broken_records_than_may_be_are_an_error_and_are_listed(
-    holey: Path, encoder: TableEncoder, tmp_path: Path
+    holey: Path, encoder: TableEncoder, run: Run, tmp_path: Path
 ) -> None:
     """Of 82 records 46 are broken: a share of 0.56 is too little. Not even one passes unless it was
     allowed.
@@ -381,10 +381,8 @@ def test_more_broken_records_than_may_be_are_an_error_and_are_listed(
             CorpusError,
             match=r"46 of 82 records cannot be read, .*a\.jsonl, line 1: not JSON",
         ):
-            prepare(
+            run(
                 replace(job(holey), skip_broken=share),
-                encoder,
-                tmp_path / "cache",
                 broken_list=listed,
             )
         assert len(listed.read_text().splitlines()) == 46
@@ -392,7 +390,7 @@ def test_more_broken_records_than_may_be_are_an_error_and_are_listed(
         CorpusError,
         match=r"46 of 82 records cannot be read, more than the allowed share of 0",
     ):
-        prepare(job(holey), encoder, tmp_path / "cache")
+        run(job(holey))
     with pytest.raises(
         CorpusError, match=r"a\.jsonl, line 1: not JSON .*skip_broken in client\.toml"
     ):
@@ -400,14 +398,12 @@ def test_more_broken_records_than_may_be_are_an_error_and_are_listed(
 
 
 def test_a_list_of_broken_records_goes_with_them(
-    holey: Path, encoder: TableEncoder, tmp_path: Path
+    holey: Path, run: Run, tmp_path: Path
 ) -> None:
     """A mended corpus leaves no old list behind."""
     listed = tmp_path / "broken.txt"
     listed.write_text("an old one")
-    prepare(
-        job(holey.with_name("whole")), encoder, tmp_path / "cache", broken_list=listed
-    )
+    run(job(holey.with_name("whole")), broken_list=listed)
     assert not listed.exists()
 
 
@@ -427,21 +423,20 @@ def test_a_list_of_broken_records_goes_with_them(
 @pytest.mark.usefixtures("keeping_often")
 def test_a_damaged_part_is_made_again(
     corpus: Path,
-    encoder: TableEncoder,
+    run: Run,
     tmp_path: Path,
     damage: Callable[[bytes], bytes],
 ) -> None:
     """Whatever the cache has become, the statistics are those of the corpus."""
-    whole = prepare(job(corpus), encoder, tmp_path / "cache")
+    whole = run(job(corpus))
     parts = part_files(tmp_path / "cache")
     raw = parts[1].read_bytes()
     assert damage(raw) != raw
     parts[1].write_bytes(damage(raw))
-    again = prepare(job(corpus), encoder, tmp_path / "cache")
+    again = run(job(corpus))
     assert again.files_read > 0
-    assert content(again) == content(whole)
-    assert again.counters == whole.counters
-    assert prepare(job(corpus), encoder, tmp_path / "cache").files_read == 0
+    must_agree(again, whole)
+    assert run(job(corpus)).files_read == 0
 
 
 def test_a_part_with_any_bit_changed_is_not_used(tmp_path: Path) -> None:
@@ -466,11 +461,11 @@ def test_a_part_with_any_bit_changed_is_not_used(tmp_path: Path) -> None:
     [file] = part_files(tmp_path / "cache")
     raw = file.read_bytes()
     used = []
-    for place in range(len(raw)):
+    for index in range(len(raw)):
         for bit in (1, 4, 32):
-            file.write_bytes(raw[:place] + bytes([raw[place] ^ bit]) + raw[place + 1 :])
+            file.write_bytes(raw[:index] + bytes([raw[index] ^ bit]) + raw[index + 1 :])
             if store.usable({stamp}):
-                used.append(raw[max(place - 12, 0) : place + 2])
+                used.append(raw[max(index - 12, 0) : index + 2])
     assert used == []
 
 
@@ -510,7 +505,7 @@ def test_an_error_in_a_worker_loses_nothing_that_was_kept(
     ],
 )
 def test_a_corpus_without_anything_to_sum_is_refused(
-    encoder: TableEncoder,
+    run: Run,
     tmp_path: Path,
     texts: list[str],
     holdout: float,
@@ -520,7 +515,7 @@ def test_a_corpus_without_anything_to_sum_is_refused(
     path = write_jsonl(tmp_path / "a.jsonl", texts)
     for _ in range(2):
         with pytest.raises(CorpusError, match=message):
-            prepare(job(path, holdout=holdout), encoder, tmp_path / "cache")
+            run(job(path, holdout=holdout))
 
 
 @pytest.mark.parametrize(
@@ -540,12 +535,12 @@ def test_work_that_makes_no_sense_is_refused(
 
 @pytest.mark.skipif(os.name != "posix", reason="permissions are those of POSIX")
 def test_parts_are_readable_by_their_owner_only(
-    corpus: Path, encoder: TableEncoder, tmp_path: Path
+    corpus: Path, run: Run, tmp_path: Path
 ) -> None:
     """They name private files."""
     before = os.umask(0)
     try:
-        prepare(job(corpus), encoder, tmp_path / "cache")
+        run(job(corpus))
     finally:
         os.umask(before)
     [part] = part_files(tmp_path / "cache")
@@ -554,10 +549,10 @@ def test_parts_are_readable_by_their_owner_only(
 
 
 def test_a_statistics_file_holds_no_text_and_no_path(
-    corpus: Path, encoder: TableEncoder, tmp_path: Path
+    corpus: Path, run: Run, tmp_path: Path
 ) -> None:
     """Neither a name of a file or a folder nor a word of a document."""
-    outcome = prepare(job(corpus), encoder, tmp_path / "cache")
+    outcome = run(job(corpus))
     raw = content(outcome)
     part = part_files(tmp_path / "cache")[0].read_bytes()
     for secret in (b"private-corpus", b"a.jsonl", b"jsonl", os.fsencode(tmp_path.name)):
@@ -573,7 +568,7 @@ def test_a_statistics_file_holds_no_text_and_no_path(
 
 
 def test_a_file_that_changes_while_it_is_read_is_an_error(
-    encoder: TableEncoder, tmp_path: Path
+    run: Run, tmp_path: Path
 ) -> None:
     """Sums of half an old file and half a new one are never written; the next run is right
     again.
@@ -586,8 +581,8 @@ def test_a_file_that_changes_while_it_is_read_is_an_error(
         write_jsonl(path, sentences("law", 30))
 
     with pytest.raises(CorpusError, match="changed while it was read"):
-        prepare(work, encoder, tmp_path / "cache", Watch(progress=change))
-    again = prepare(work, encoder, tmp_path / "cache")
+        run(work, watch=Watch(progress=change))
+    again = run(work)
     must_be_whole(again, work, tmp_path)
 
 

@@ -26,7 +26,13 @@ from ridgeway.client.sums.ray_engine import (
 )
 from ridgeway.common.base.errors import CorpusError, DeviceError, RidgewayError
 from ridgeway.common.text.encoder_files import find_encoder, save_encoder
-from tests.support.corpora_on_disk import Stopper, content, job, sentences, write_jsonl
+from tests.support.corpora_on_disk import (
+    Stopper,
+    job,
+    must_agree,
+    sentences,
+    write_jsonl,
+)
 from tests.support.tiny import tiny_encoder
 
 pytestmark = [  # Ray leaves files and processes to the garbage collector
@@ -36,7 +42,7 @@ pytestmark = [  # Ray leaves files and processes to the garbage collector
 
 
 def pieces(*sizes: int) -> list[Unread]:
-    stamps = [Stamp(str(place), size, 0, 0, 0) for place, size in enumerate(sizes)]
+    stamps = [Stamp(str(number), size, 0, 0, 0) for number, size in enumerate(sizes)]
     return [
         Unread(stamp, CorpusFile(Path(stamp.path), "text", ""), 0) for stamp in stamps
     ]
@@ -135,8 +141,7 @@ def test_a_lost_machine_and_gpus_of_a_cluster(
             )
     finally:
         machines.shutdown()
-    assert content(shared) == content(alone)
-    assert shared.counters == alone.counters
+    must_agree(shared, alone)
 
 
 @pytest.fixture(scope="module")
@@ -173,9 +178,9 @@ def harmed(engine: Engine) -> Engine:
         killed = False
         for part in engine(todo):
             yield part
-            found = worker_processes() if part is not None and not killed else []
-            killed |= bool(found)
-            for pid in found:
+            pids = worker_processes() if part is not None and not killed else []
+            killed |= bool(pids)
+            for pid in pids:
                 os.kill(pid, signal.SIGKILL)
         assert killed
 
@@ -209,8 +214,7 @@ def test_a_cluster_gives_the_bytes_of_one_machine(corpus: Path, tmp_path: Path) 
     assert kept > 0
     assert 0 < seen[0][0] < seen[-1][0] == seen[-1][1]
     for outcome in (shared, resumed):
-        assert content(outcome) == content(alone)
-        assert outcome.counters == alone.counters
+        must_agree(outcome, alone)
 
 
 @pytest.mark.slow
