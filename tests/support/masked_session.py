@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from numpy.typing import NDArray
 
 from ridgeway.common.base.identity import Identity
 from ridgeway.common.masking.reference_session import (
@@ -18,7 +19,6 @@ from ridgeway.common.masking.reference_session import (
     masked_sum,
 )
 from ridgeway.common.masking.shares import Neighbourhood, Random
-from ridgeway.common.statistics import Integers
 
 SUM_NAMES = ("sums", "counts")
 
@@ -56,7 +56,7 @@ def fixed_random(seed: str) -> Random:
 def run_session(
     members: int,
     lot: str = "sums",
-    vectors: Sequence[Integers] | None = None,
+    vectors: Sequence[NDArray[np.int64]] | None = None,
     *,
     seed: str = "session",
     round_: str = ROUND,
