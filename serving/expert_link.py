@@ -126,22 +126,15 @@ class FailedExpert:
         """The error that a client gets; `before`: how the experts failed in whose place this one
         was asked.
         """
-        with_wait = dict(headers)
-        for wait in (
-            self.retry_after,
-            *(failed.retry_after for failed in reversed(before)),
-        ):
-            if wait is not None:
-                with_wait["retry-after"] = wait
-                break
-        words = "; and in its place ".join(
-            failed.sentence for failed in (*before, self)
-        )
+        failures = (*before, self)
+        waits = [wait for failed in failures if (wait := failed.retry_after)]
+        last_wait = {"retry-after": waits[-1]} if waits else {}
+        words = "; and in its place ".join(failed.sentence for failed in failures)
         return Problem(
             self.kind.status,
             words,
             code=f"expert_{self.kind.outcome}",
-            headers=with_wait,
+            headers={**headers, **last_wait},
         )
 
 

@@ -98,9 +98,10 @@ class ChatMessage(BaseModel):
         ), self.text
 
 
-ChatMessages = Annotated[
-    list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)
+AtMostMessages = Annotated[
+    list[_Model], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)
 ]
+ChatMessages = AtMostMessages[ChatMessage]
 
 
 class WantedDecisions(NamedTuple):
@@ -245,9 +246,7 @@ class MessagesTurn(ChatMessage):
 class MessagesRequest(GatewayRequest):
     """A chat, as Anthropic's clients write it."""
 
-    messages: Annotated[
-        list[MessagesTurn], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)
-    ]
+    messages: AtMostMessages[MessagesTurn]
     max_tokens: Annotated[pydantic.StrictInt, Field(ge=1)]
     system: str | ContentParts | None = None
     stream: StrictBool | None = None
@@ -286,11 +285,6 @@ class ResponseItem(BaseModel):
         return "\n".join(text for text in texts if isinstance(text, str))
 
 
-ResponseItems = Annotated[
-    list[ResponseItem], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)
-]
-
-
 class ConversationName(BaseModel):
     model_config = ConfigDict(extra="allow")
     id: str
@@ -301,7 +295,7 @@ class ResponsesRequest(GatewayRequest):
     other.
     """
 
-    input: str | ResponseItems | None = None
+    input: str | AtMostMessages[ResponseItem] | None = None
     instructions: str | None = None
     previous_response_id: str | None = None
     conversation: str | ConversationName | None = None

@@ -42,7 +42,6 @@ from ridgeway.serving.request_bodies import (
 )
 from ridgeway.serving.routing_service import (
     RoutingService,
-    TooManyTokens,
     decision_headers,
 )
 from ridgeway.serving.rules import ruled_decision
@@ -152,12 +151,11 @@ def routing_api(
         if wanted.prompts is None:
             turns, left_out = wanted.texts[0]
             served, decision = await service.decide(turns)
-            answer = with_expert(served.router, decision)
-            answer |= origin(served.router)
-            answer |= _cut(left_out)
+            router = served.router
+            answer = with_expert(router, decision) | origin(router) | _cut(left_out)
             if wanted.after is not None:
                 answer |= await asyncio.to_thread(
-                    _staying, served.router, decision, wanted.after, turns[0].text
+                    _staying, router, decision, wanted.after, turns[0].text
                 )
             return json_answer(answer)
         served, decisions = await service.decide_many(wanted.prompts)
@@ -275,7 +273,7 @@ def _staying(
             f"after: there is no domain of this name; give {', '.join(router.domains)}"
         )
         raise Problem(400, words, code="invalid_value", param="after")
-    return evidence_to_leave(router, decision, after or None, text).to_json()
+    return evidence_to_leave(router, decision, after or None, text)._asdict()
 
 
 async def _explained(
@@ -312,11 +310,7 @@ async def _explained(
         )
         return to_json(whole)
 
-    try:
-        return written_answer(await service.explain(texts, write, compared))
-    except TooManyTokens as error:
-        words = f"only texts of up to {error.most:,} tokens are explained"
-        raise Problem(400, words, code="too_long_to_explain") from None
+    return written_answer(await service.explain(texts, write, compared))
 
 
 # Decisions for other gateways: a body of OpenAI's or Anthropic's API in, headers out.

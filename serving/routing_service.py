@@ -25,6 +25,7 @@ from ridgeway.common.routing.decision import Decision
 from ridgeway.common.routing.explanation import Explanation
 from ridgeway.common.routing.release_watch import CurrentRelease
 from ridgeway.common.routing.router import Router
+from ridgeway.common.web.http_errors import Problem
 from ridgeway.common.web.request_context import current_request
 from ridgeway.common.web.server import WATCH_S, Look, watching
 from ridgeway.common.web.workers import PeerMetrics
@@ -191,14 +192,6 @@ def _pieces(prompts: Sequence[str], most: int) -> list[list[str]]:
     return pieces
 
 
-class TooManyTokens(Exception):
-    """An explanation would be too large: there are `tokens`, and `most` are explained."""
-
-    def __init__(self, tokens: int, most: int) -> None:
-        super().__init__(f"{tokens} tokens, at most {most}")
-        self.most = most
-
-
 class RoutingService:
     """One router being served. `watchers` are called every `watch_s` seconds, in a thread; never if
     that is 0.
@@ -273,7 +266,7 @@ class RoutingService:
         compared: ServedRelease | None = None,
     ) -> _Result:
         """What `write` makes of the explanations, which are not held any longer. Raises
-        TooManyTokens.
+        Problem if there are too many tokens.
 
         compared: the release that explains in place of the one in use; what it decides is not
                   counted.
@@ -285,7 +278,9 @@ class RoutingService:
             router = served.router
             tokens = sum(len(router.tokenizer.encode(text)) for text in plain)
             if tokens * len(router.domains) > MAX_EXPLAINED_PARTS:
-                raise TooManyTokens(tokens, MAX_EXPLAINED_PARTS // len(router.domains))
+                most = MAX_EXPLAINED_PARTS // len(router.domains)
+                words = f"only texts of up to {most:,} tokens are explained"
+                raise Problem(400, words, code="too_long_to_explain")
             explanations = [router.explain_turns(turns) for turns in texts]
             decisions = [explanation.decision for explanation in explanations]
             return decisions, write(router, explanations)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -26,16 +26,35 @@ from ridgeway.common.cli.terminal import (
     option,
     step,
 )
-
-if TYPE_CHECKING:
-    from ridgeway.common.routing.router import Router
-    from ridgeway.common.web.access_rules import AccessRules
-    from ridgeway.common.web.server import Address
-    from ridgeway.common.web.workers import ServingWorker
-    from ridgeway.serving.app import ServeSettings
-    from ridgeway.serving.current_release import ServedRelease
-    from ridgeway.serving.gateway import Gateway
-    from ridgeway.serving.routing_service import RoutingService
+from ridgeway.common.routing.experts_file import ExpertsFile
+from ridgeway.common.routing.release_watch import find_release
+from ridgeway.common.routing.router import Router
+from ridgeway.common.web.access_rules import AccessRules, is_loopback, make_rules
+from ridgeway.common.web.request_context import is_json, set_up_logs
+from ridgeway.common.web.server import (
+    Address,
+    bind_sockets,
+    find_certificate,
+    make_server,
+    run,
+)
+from ridgeway.common.web.workers import (
+    PeerMetrics,
+    ServingWorker,
+    Supervisor,
+    shared_folder,
+)
+from ridgeway.serving.app import (
+    ServeSettings,
+    create_app,
+    serve_settings,
+    write_template,
+)
+from ridgeway.serving.current_release import ReleaseSource, ServedRelease
+from ridgeway.serving.gateway import Gateway
+from ridgeway.serving.routing_service import RoutingService
+from ridgeway.serving.rules import RoutingRules
+from ridgeway.serving.telemetry import sent_spans
 
 MIB = 1024**2
 
@@ -56,8 +75,6 @@ Config = Annotated[
 
 
 def _write_config(path: Path | None) -> None:
-    from ridgeway.serving.app import write_template
-
     if path is not None:
         write_template(path)
         step("wrote", str(path))
@@ -109,9 +126,6 @@ def serve(
     RELEASE is the folder of a release, or a coordinator's folder or its releases/: then the newest
     release, and those with higher numbers that follow it. Further settings are in serve.toml.
     """
-    from ridgeway.common.web.request_context import set_up_logs
-    from ridgeway.serving.app import serve_settings
-
     settings = serve_settings(
         config,
         host=host,
@@ -129,9 +143,6 @@ def serve(
 
 
 def _serve(release: Path, settings: ServeSettings) -> None:
-    from ridgeway.common.web.server import bind_sockets
-    from ridgeway.common.web.workers import Supervisor, shared_folder
-
     _rules(settings)  # raises before anything listens
     job = ServeJob(release, settings, bind_sockets(_address(settings)))
     if settings.workers == 1:
@@ -144,15 +155,11 @@ def _serve(release: Path, settings: ServeSettings) -> None:
 
 
 def _address(settings: ServeSettings) -> Address:
-    from ridgeway.common.web.server import Address, find_certificate
-
     certificate = find_certificate(settings.tls_cert, settings.tls_key)
     return Address(settings.host, settings.port, certificate)
 
 
 def _rules(settings: ServeSettings) -> AccessRules:
-    from ridgeway.common.web.access_rules import make_rules
-
     rules = make_rules(
         settings.host,
         settings.keys,
@@ -173,8 +180,6 @@ def _rules(settings: ServeSettings) -> AccessRules:
 @contextlib.contextmanager
 def _errors_as_lines() -> Iterator[None]:
     """An error ends the command with a line of the log where these are JSON."""
-    from ridgeway.common.web.request_context import is_json
-
     try:
         yield
     except (RidgewayError, OSError) as error:
@@ -186,8 +191,6 @@ def _errors_as_lines() -> Iterator[None]:
 
 def _say(verb: str, subject: str, *figures: str) -> None:
     """A step; where lines of the log are JSON, one of them, whatever the level is."""
-    from ridgeway.common.web.request_context import is_json
-
     if is_json():
         words = " ".join((verb, subject, *figures))
         log.handle(log.makeRecord(log.name, logging.INFO, "", 0, words, (), None))
@@ -205,14 +208,7 @@ class ServeJob:
 
 
 def _serve_here(job: ServeJob, worker: ServingWorker | None) -> None:
-    """In this process; what takes threads is imported after the others were started."""
-    from ridgeway.common.web.access_rules import is_loopback
-    from ridgeway.common.web.request_context import set_up_logs
-    from ridgeway.common.web.server import run
-    from ridgeway.common.web.workers import PeerMetrics
-    from ridgeway.serving.app import create_app
-    from ridgeway.serving.telemetry import sent_spans
-
+    """In this process."""
     settings = job.settings
     set_up_logs(settings.log_format, settings.log_level)
     address = _address(settings)
@@ -234,27 +230,20 @@ def _serve_here(job: ServeJob, worker: ServingWorker | None) -> None:
         service.watchers.append(worker.watch_parent)
     with sent_spans():
         _say("serving", address.url)
-        run(
+        server = make_server(
             create_app(service, gateway=gateway, rules=rules),
-            job.sockets,
             certificate,
             settings.drain,
             settings.keep_alive,
             None if worker is None else worker.started,
         )
+        run(server, job.sockets)
 
 
 def _service_and_gateway(
     job: ServeJob, responses: Path | None, shared: Path | None
 ) -> tuple[RoutingService, Gateway | None]:
     """The release that is served, and the experts behind it."""
-    from ridgeway.common.routing.experts_file import ExpertsFile
-    from ridgeway.common.routing.release_watch import find_release
-    from ridgeway.serving.current_release import ReleaseSource
-    from ridgeway.serving.gateway import Gateway
-    from ridgeway.serving.routing_service import RoutingService
-    from ridgeway.serving.rules import RoutingRules
-
     settings = job.settings
     experts = ExpertsFile(settings.experts) if settings.experts else None
     rules = RoutingRules(settings.rules)

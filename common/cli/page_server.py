@@ -7,7 +7,13 @@ from pathlib import Path
 from ridgeway.common.cli.terminal import step
 from ridgeway.common.web.access_rules import is_loopback, make_rules
 from ridgeway.common.web.request_context import set_up_logs
-from ridgeway.common.web.server import Address, bind_sockets, find_certificate, run
+from ridgeway.common.web.server import (
+    Address,
+    bind_sockets,
+    find_certificate,
+    make_server,
+    run,
+)
 from ridgeway.common.web.site import PageParts, create_page_app
 
 
@@ -37,4 +43,5 @@ def serve_page(
     step("showing", address.url, "stop it with Ctrl-C")
     set_up_logs("text", "warning")
     watched = [address.certificate.watch] if address.certificate else []
-    run(create_page_app(parts, rules, watched), sockets, address.certificate)
+    app = create_page_app(parts, rules, watched)
+    run(make_server(app, address.certificate), sockets)

@@ -357,7 +357,11 @@ def evaluate(
     facts = result.to_json()
     lines: list[str | TextTable | tuple[str, ...]] = [*evaluation_lines(result)]
     if router.has_sentences:
-        read = [use for own in texts.values() for use in router.reads_sentences(own)]
+        read = [
+            use
+            for domain_texts in texts.values()
+            for use in router.reads_sentences(domain_texts)
+        ]
         decided = {"table": read.count(False), "sentences": read.count(True)}
         facts["decided_by"] = decided
         shown = ", ".join(
@@ -450,14 +454,14 @@ MAX_ROWS_SHOWN = 20
 
 
 def evaluation_lines(
-    result: Evaluation, told: Mapping[str, str] | None = None, mean: str = ""
+    result: Evaluation, accuracies: Mapping[str, str] | None = None, mean: str = ""
 ) -> list[TextTable | tuple[str, str]]:
     """Accuracy by domain beside the confusion matrix; of many domains the weakest, beside what they
     are taken for.
 
     accuracies, mean: in words, by domain and in all, where the counts do not tell them.
     """
-    accuracy = told or {
+    accuracy = accuracies or {
         name: f"{share:.1f} %" for name, share in result.by_domain.items()
     }
     many = len(result.domains) > MAX_MATRIX_DOMAINS

@@ -8,10 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ridgeway.common.base.errors import InputError
-from ridgeway.common.routing.decision import Tally
+from ridgeway.common.routing.decision import Floats, Integers, Tally
 
 FADE_PER_TURN = 1 / 8
 """The part of its successor's weight that a message has."""
@@ -73,7 +72,7 @@ def weighted_turns(messages: Sequence[Message]) -> list[Turn]:
     plain = [(role, without_harness(text)) for role, text in messages]
     worded = [(role, text) for role, text in plain if text.strip()]
     # what tools say counts where nobody else says anything
-    spoken = [each for each in worded if each[0] not in TOOL_ROLES] or worded
+    spoken = [message for message in worded if message[0] not in TOOL_ROLES] or worded
     if not spoken:
         return [Turn("", 1.0)]
     users = [position for position, (role, _) in enumerate(spoken) if role == "user"]
@@ -142,7 +141,7 @@ def _wrong(what: str, value: object) -> InputError:
     )
 
 
-def shares(turns: Sequence[Turn], tokens: NDArray[np.int64]) -> NDArray[np.float64]:
+def shares(turns: Sequence[Turn], tokens: Integers) -> Floats:
     """What part of the say each turn has, given how many of its tokens take part: they add up to 1,
     or are all 0.
 

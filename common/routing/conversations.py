@@ -9,11 +9,10 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 from threading import Lock
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 from weakref import WeakKeyDictionary
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ridgeway.common.routing.conversation import (
     TOOL_ROLES,
@@ -24,7 +23,7 @@ from ridgeway.common.routing.conversation import (
     weighted_turns,
     without_harness,
 )
-from ridgeway.common.routing.decision import Decision, ranked
+from ridgeway.common.routing.decision import Decision, Floats, ranked
 from ridgeway.common.routing.router import Router
 from ridgeway.common.routing.sentence_table import Cascade, SentenceTable
 from ridgeway.common.text.sentence_encoder import SentenceFeatures
@@ -119,32 +118,22 @@ SHORT_CHARACTERS = 120
 """A longer message is about something."""
 LEAST_SCORE = 1e-9
 
-_Floats = NDArray[np.float64]
-
 
 class Evidence(NamedTuple):
     """What a user turn alone says for leaving the domain that a conversation is with, and how much
     of that it takes.
 
-    found: log p(best)/p(domain), or to the runner-up where the router had abstained; None if it
-           says nothing, because the router abstains now, or all, because the domain is none of the
-           router's.
+    evidence: log p(best)/p(domain), or to the runner-up where the router had abstained; None if it
+              says nothing, because the router abstains now, or all, because the domain is none of
+              the router's.
     follow_up: whether it is more like follow-ups than like openings; None where no sentence encoder
                tells.
     """
 
     stays: bool
-    found: float | None
-    needed: float
+    evidence: float | None
+    evidence_needed: float
     follow_up: bool | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "stays": self.stays,
-            "evidence": self.found,
-            "evidence_needed": self.needed,
-            "follow_up": self.follow_up,
-        }
 
 
 def evidence_to_leave(
@@ -175,8 +164,9 @@ def evidence_to_leave(
     other = decision.scores.get(domain, 0.0)
     if other <= 0:
         return Evidence(bool(follow_up), None, needed, follow_up)
-    found = math.log(decision.confidence / other)
-    return Evidence(bool(follow_up) or found <= needed, found, needed, follow_up)
+    evidence = math.log(decision.confidence / other)
+    stays = bool(follow_up) or evidence <= needed
+    return Evidence(stays, evidence, needed, follow_up)
 
 
 class _Phrases(NamedTuple):
@@ -190,7 +180,7 @@ class _Phrases(NamedTuple):
 
     leaning: Mapping[str, float]
     features: SentenceFeatures | None
-    direction: _Floats | None
+    direction: Floats | None
 
     def are_like(self, router: Router, text: str) -> bool | None:
         """Whether a text is a follow-up; None where no sentence encoder tells."""
@@ -241,13 +231,13 @@ def _features(router: Router) -> SentenceFeatures | None:
 
 def _vectors(
     router: Router, features: SentenceFeatures, texts: Sequence[str]
-) -> _Floats:
+) -> Floats:
     """The sentence vectors of texts, of norm 1."""
     ids, lengths = router.tokenizer.encode_many(texts)
     bounds = np.append(0, np.cumsum(lengths))
     vectors = features.window_features(ids, bounds)[:, : features.encoder.width]
     norms = np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True)
-    directions: _Floats = vectors / np.maximum(norms, 1.0)
+    directions: Floats = vectors / np.maximum(norms, 1.0)
     return directions
 
 

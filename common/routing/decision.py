@@ -24,9 +24,10 @@ from ridgeway.common.base.settings import Confidence, Scope
 # are all that is needed, so holders can tell them under masks.
 
 
-_Floats = NDArray[np.float64]
-_Counts = NDArray[np.int64]
-_Number = TypeVar("_Number", float, _Floats)
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+_Number = TypeVar("_Number", float, Floats)
 
 _OUT_OF_SCOPE = "out_of_scope"
 LOW_CONFIDENCE = "low_confidence"
@@ -125,36 +126,36 @@ class Tally:
     unit: float
 
     @property
-    def scores(self) -> _Floats:
+    def scores(self) -> Floats:
         """N×C: the mean over the voters."""
-        scores: _Floats = self.points * self.unit / np.maximum(self.voters, 1)[:, None]
+        scores: Floats = self.points * self.unit / np.maximum(self.voters, 1)[:, None]
         return scores
 
 
-def winners(counted: Tally) -> _Counts:
+def winners(counted: Tally) -> Integers:
     """The domain ahead in each prompt: by points, then by the voters' summed logits, then by
     order.
     """
     if counted.points is counted.sums:
-        first: _Counts = counted.points.argmax(axis=1)
+        first: Integers = counted.points.argmax(axis=1)
         return first
     tied = counted.points == counted.points.max(axis=1, keepdims=True)
-    best: _Counts = np.where(tied, counted.sums, np.iinfo(np.int64).min).argmax(axis=1)
+    best: Integers = np.where(tied, counted.sums, np.iinfo(np.int64).min).argmax(axis=1)
     return best
 
 
-def distances(law: Confidence, scores: _Floats, voters: NDArray[Any]) -> _Floats:
+def distances(law: Confidence, scores: Floats, voters: NDArray[Any]) -> Floats:
     """From the domain ahead, N×C, at temperature 1; of mean scores over so many voters."""
     size = np.maximum(voters, 1)
     sharpness = size / (size + law.half)
     if law.growth:
         sharpness *= size**law.growth
     behind = np.maximum.reduce(scores, axis=1, keepdims=True) - scores
-    apart: _Floats = behind * sharpness[:, None]
+    apart: Floats = behind * sharpness[:, None]
     return apart
 
 
-def log_odds(law: Confidence, apart: _Floats) -> _Floats:
+def log_odds(law: Confidence, apart: Floats) -> Floats:
     """The logarithms of the odds to the domain ahead."""
     return -np.log1p(law.tail * apart) / law.tail if law.tail else -apart
 
@@ -176,13 +177,13 @@ def _odds(
     return base if power == 1 else base**power
 
 
-def confidences(law: Confidence, apart: _Floats) -> _Floats:
+def confidences(law: Confidence, apart: Floats) -> Floats:
     """The chance of the domain ahead in each prompt."""
-    chances: _Floats = 1 / np.add.reduce(_odds(law, apart, np.exp), axis=1)
+    chances: Floats = 1 / np.add.reduce(_odds(law, apart, np.exp), axis=1)
     return chances
 
 
-def prominence(scores: _Floats) -> _Floats:
+def prominence(scores: Floats) -> Floats:
     """How far the largest of N×C scores stands out, between 0 and 1 by Samuelson's inequality.
 
     The smallest spread that counts is that of C equal scores with a sum of one, since scores are
@@ -192,7 +193,7 @@ def prominence(scores: _Floats) -> _Floats:
     if domains < 2:
         return np.zeros(len(scores))
     spread = scores.var(axis=1) + 1 / domains**2
-    above: _Floats = (scores.max(axis=1) - scores.mean(axis=1)) / np.sqrt(
+    above: Floats = (scores.max(axis=1) - scores.mean(axis=1)) / np.sqrt(
         (domains - 1) * spread
     )
     return above
@@ -325,7 +326,7 @@ COVERED_LENGTHS = 3
 _STEPS = 50
 
 
-def scope_counts(scores: _Floats, voters: _Counts, column: int) -> _Counts:
+def scope_counts(scores: Floats, voters: Integers, column: int) -> Integers:
     """Texts of the domain of one column, by length and prominence. Two domains give no counts."""
     if scores.shape[1] < 3:
         return np.zeros(SCOPE_COUNTS_SHAPE, dtype=np.int64)
@@ -341,7 +342,7 @@ def scope_counts(scores: _Floats, voters: _Counts, column: int) -> _Counts:
     return np.stack(counts, axis=-1)
 
 
-def fit_scope(counts: Iterable[_Counts]) -> Scope | None:
+def fit_scope(counts: Iterable[Integers]) -> Scope | None:
     """The chance that a text belongs, by its prominence and its length, that best explains counts
     of several domains.
 
@@ -380,7 +381,7 @@ def fit_scope(counts: Iterable[_Counts]) -> Scope | None:
     return Scope(slope, growth, offset, math.floor(least * 1000) / 1000)
 
 
-def separation(counts: Iterable[_Counts]) -> float:
+def separation(counts: Iterable[Integers]) -> float:
     """How often a text scored by all domains stands out more than one scored by all but its own:
     0.5 is chance.
     """
@@ -395,7 +396,7 @@ def separation(counts: Iterable[_Counts]) -> float:
     )
 
 
-def _logistic(features: _Floats, inside: _Floats, outside: _Floats) -> _Floats:
+def _logistic(features: Floats, inside: Floats, outside: Floats) -> Floats:
     """Newton's method, held back a little so that it ends even where the two can be told apart by a
     line.
     """

@@ -12,12 +12,14 @@ from math import prod
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.settings import Confidence, Scope, Selector
 from ridgeway.common.routing.decision import (
     SCOPE_COUNTS_SHAPE,
+    Flags,
+    Floats,
+    Integers,
     confidences,
     distances,
     fit_scope,
@@ -28,9 +30,6 @@ from ridgeway.common.routing.decision import (
 from ridgeway.common.routing.router import Router
 from ridgeway.common.routing.token_table import RouterTable, tally_texts
 from ridgeway.common.text.tokenizer import Ids, first_tokens
-
-_Floats = NDArray[np.float64]
-_Counts = NDArray[np.int64]
 
 _BINS = 10
 _BEGINNING_TOKENS = (4, 8, 16, 32, 64, 128, 256)
@@ -74,7 +73,7 @@ nearly the same.
 """
 
 
-def paired(counts: NDArray[np.int64]) -> NDArray[np.int64]:
+def paired(counts: Integers) -> Integers:
     """A row of counts with each two of them in one number. Law: sums of such rows are the pairs of
     the sums.
     """
@@ -83,7 +82,7 @@ def paired(counts: NDArray[np.int64]) -> NDArray[np.int64]:
     return pairs
 
 
-def unpaired(pairs: NDArray[np.int64]) -> NDArray[np.int64]:
+def unpaired(pairs: Integers) -> Integers:
     """The inverse of `paired`, with a 0 after an odd number of counts; of other numbers, what is no
     counts.
     """
@@ -96,7 +95,7 @@ was right there.
 """
 
 
-def reliability_of(shares: NDArray[np.float64]) -> Reliability:
+def reliability_of(shares: Floats) -> Reliability:
     """What a manifest keeps of the bins, B×2: of all prompts, those that fell into a bin, and those
     right in it.
     """
@@ -107,9 +106,7 @@ def reliability_of(shares: NDArray[np.float64]) -> Reliability:
     )
 
 
-def split_calibration(
-    row: NDArray[np.int64], temperatures: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def split_calibration(row: Integers, temperatures: int) -> tuple[Integers, Integers]:
     """What one domain's holders count to calibrate confidence, and to tell what belongs to any
     domain.
     """
@@ -193,34 +190,24 @@ def evaluate(router: Router, texts: Mapping[str, Sequence[str]]) -> Evaluation:
     """
     columns = {name: column for column, name in enumerate(router.domains)}
     confusion = []
-    sure = list[float]()
-    right = list[bool]()
-    weights = list[float]()
+    outcomes = list[tuple[float, bool, float]]()
     for name in router.domains:
         decisions = router.route_many(texts[name])
-        confusion.append(
-            np.bincount(
-                [columns[decision.best] for decision in decisions],
-                minlength=len(columns),
-            )
-        )
-        sure += [decision.confidence for decision in decisions]
-        right += [decision.best == name for decision in decisions]
-        weights += [1 / len(decisions) for _ in decisions]
-    known = router.confidence.calibrated and weights
-    gap = (
-        confidence_gap(np.array(sure), np.array(right), np.array(weights))
-        if known
-        else None
-    )
-    return Evaluation(
-        router.domains, tuple(tuple(row.tolist()) for row in confusion), gap
-    )
+        best = [columns[decision.best] for decision in decisions]
+        confusion.append(tuple(np.bincount(best, minlength=len(columns)).tolist()))
+        outcomes += [
+            (decision.confidence, decision.best == name, 1 / len(decisions))
+            for decision in decisions
+        ]
+    gap = None
+    if router.confidence.calibrated and outcomes:
+        gap = confidence_gap(*map(np.array, zip(*outcomes, strict=True)))
+    return Evaluation(router.domains, tuple(confusion), gap)
 
 
 def beginnings_routed(
     router: Router, texts: Sequence[str], tokens: int
-) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+) -> tuple[Floats, Integers]:
     """The confidence in texts that end after `tokens` tokens (0: never), and the place of the
     domain ahead in each.
 
@@ -270,20 +257,20 @@ class _Samples:
     well as long ones.
     """
 
-    scores: _Floats
-    voters: _Counts
-    labels: _Counts
-    weights: _Floats
+    scores: Floats
+    voters: Integers
+    labels: Integers
+    weights: Floats
 
     @property
-    def right(self) -> NDArray[np.bool_]:
-        right: NDArray[np.bool_] = self.scores.argmax(axis=1) == self.labels
+    def right(self) -> Flags:
+        right: Flags = self.scores.argmax(axis=1) == self.labels
         return right
 
-    def apart(self, temperature: float, curve: Confidence) -> _Floats:
+    def apart(self, temperature: float, curve: Confidence) -> Floats:
         return distances(curve, self.scores, self.voters) / temperature
 
-    def confidence(self, temperature: float, curve: Confidence) -> _Floats:
+    def confidence(self, temperature: float, curve: Confidence) -> Floats:
         return confidences(curve, self.apart(temperature, curve))
 
     def surprise(self, temperature: float, curve: Confidence) -> float:
@@ -368,27 +355,20 @@ def calibrate(router: Router, texts: Mapping[str, Sequence[str]]) -> Calibration
 
 
 def _samples(router: Router, texts: Mapping[str, Sequence[str]]) -> _Samples:
-    scores = []
-    voters = []
-    labels = []
-    weights = []
+    parts = []
     for label, name in enumerate(router.domains):
-        scored, counts = beginnings(
+        scores, voters = beginnings(
             router.compiled, router.selector, *router.tokenizer.encode_many(texts[name])
         )
-        scores.append(scored)
-        voters.append(counts)
-        size = len(scored)
-        labels.append(np.full(size, label))
-        weights.append(np.full(size, 1 / max(size, 1) / len(router.domains)))
-    return _Samples(
-        *(np.concatenate(rows) for rows in (scores, voters, labels, weights))
-    )
+        size = len(scores)
+        weight = 1 / max(size, 1) / len(router.domains)
+        parts.append((scores, voters, np.full(size, label), np.full(size, weight)))
+    return _Samples(*map(np.concatenate, zip(*parts, strict=True)))
 
 
 def beginnings(
-    compiled: RouterTable, selector: Selector, ids: Ids, lengths: NDArray[np.int64]
-) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    compiled: RouterTable, selector: Selector, ids: Ids, lengths: Integers
+) -> tuple[Floats, Integers]:
     """The scores of texts and of their beginnings, N×C, and how many tokens voted in each."""
     scores = []
     voters = []
@@ -404,9 +384,9 @@ def beginnings(
 
 
 def confidence_gap(
-    confidence: NDArray[np.float64],
-    right: NDArray[np.bool_],
-    weights: NDArray[np.float64],
+    confidence: Floats,
+    right: Flags,
+    weights: Floats,
 ) -> float:
     """How far confidence is from the share that was right, over ten bins of confidence, in
     percent.

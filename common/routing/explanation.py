@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ridgeway.common.base.settings import Selector
 from ridgeway.common.routing.conversation import Turn, shares, weighed
-from ridgeway.common.routing.decision import FOR, Decision, Tally
+from ridgeway.common.routing.decision import FOR, Decision, Flags, Floats, Tally
 from ridgeway.common.routing.token_table import (
     Lengths,
     RouterTable,
@@ -99,10 +99,12 @@ def explain(
     decide: on what the turns say together, given their tokens.
     """
     pieces = [tokenizer.words(turn.text) for turn in turns]
-    lengths = np.array([sum(len(own) for _, own in part) for part in pieces])
+    lengths = np.array([sum(len(word_ids) for _, word_ids in part) for part in pieces])
     words = [word for part in pieces for word in part]
-    ids = np.array([number for _, own in words for number in own], dtype=np.int32)
-    sizes = np.array([len(own) for _, own in words], dtype=np.int64)
+    ids = np.array(
+        [number for _, word_ids in words for number in word_ids], dtype=np.int32
+    )
+    sizes = np.array([len(word_ids) for _, word_ids in words], dtype=np.int64)
     table, rows = compiled.read(ids, lengths)
     by_turn = tally(table, selector, rows, lengths)
     counted = weighed(by_turn, turns)
@@ -114,8 +116,8 @@ def explain(
     says = shares(turns, by_turn.voters).tolist()
     of_tokens = np.concatenate(
         [
-            _parts(table, selector, own) * say
-            for own, say in zip(np.split(rows, ends), says, strict=True)
+            _parts(table, selector, turn_ids) * say
+            for turn_ids, say in zip(np.split(rows, ends), says, strict=True)
         ]
     )
     parts = segment_sums(of_tokens, sizes)
@@ -132,7 +134,7 @@ def explain(
     )
 
 
-def _parts(table: TokenTable, selector: Selector, ids: Ids) -> NDArray[np.float64]:
+def _parts(table: TokenTable, selector: Selector, ids: Ids) -> Floats:
     """What each token of one text adds to the score of each domain."""
     if selector.name == "average":
         values = table.sums
@@ -143,11 +145,11 @@ def _parts(table: TokenTable, selector: Selector, ids: Ids) -> NDArray[np.float6
         unit = 1.0
         taking_part = _voters(table, selector, ids)
     rows = values.take(ids, axis=0) * taking_part[:, None]
-    parts: NDArray[np.float64] = rows * unit / max(int(taking_part.sum()), 1)
+    parts: Floats = rows * unit / max(int(taking_part.sum()), 1)
     return parts
 
 
-def _voters(table: TokenTable, selector: Selector, ids: Ids) -> NDArray[np.bool_]:
+def _voters(table: TokenTable, selector: Selector, ids: Ids) -> Flags:
     """Which tokens vote; of equal ones, the first."""
     if selector.name == "all":
         return np.ones(len(ids), dtype=bool)

@@ -171,7 +171,7 @@ def quality_from_json(facts: Mapping[str, Any]) -> QualityTable:
         names = [facts["domains"], facts["experts"]]
         arrays = [np.array(facts["sums"]), np.array(facts["counts"])]
         if facts["unit"] != SCORE_UNIT or not all(
-            isinstance(name, str) for each in names for name in each
+            isinstance(name, str) for row in names for name in row
         ):
             raise ValueError
         if any(array.dtype != np.int64 for array in arrays):

@@ -40,6 +40,7 @@ from ridgeway.common.base.settings import (
     SentenceUse,
     check_domain_name,
 )
+from ridgeway.common.routing.decision import Floats
 from ridgeway.common.routing.quality import QualityTable, quality_from_json
 from ridgeway.common.routing.sentence_table import Cascade, SentenceTable
 from ridgeway.common.routing.token_table import RouterTable, TokenTable, check_domains
@@ -77,7 +78,7 @@ class Release:
     """
 
     manifest: dict[str, Any]
-    weights: NDArray[np.float64]
+    weights: Floats
     compiled: RouterTable
     tokenizer: Tokenizer
     selector: Selector
@@ -119,7 +120,7 @@ def release_id(manifest: Mapping[str, Any]) -> str:
 def save_release(
     folder: Path,
     facts: Mapping[str, Any],
-    weights: NDArray[np.float64],
+    weights: Floats,
     compiled: RouterTable,
     definition: bytes,
     identity: Identity,
@@ -365,11 +366,12 @@ def _parsed(path: Path, raw: bytes) -> dict[str, Any]:
         manifest = json.loads(raw)
         whole = canonical_json(manifest) == raw
         known = manifest["format"] == _FORMAT
-        shaped = all(
-            isinstance(manifest["signature"][part], str) for part in ("key", "value")
-        )
+        signature = manifest["signature"]
         shaped = (
-            shaped and isinstance(manifest["files"], dict) and "version" in manifest
+            isinstance(signature["key"], str)
+            and isinstance(signature["value"], str)
+            and isinstance(manifest["files"], dict)
+            and "version" in manifest
         )
     except (ValueError, KeyError, TypeError, RecursionError):
         raise ReleaseError(

@@ -11,12 +11,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ridgeway.common.base.errors import FormatError, InputError, ShapeMismatch
 from ridgeway.common.base.settings import FEATURE_LIMIT
+from ridgeway.common.routing.decision import Flags, Floats, Integers
 from ridgeway.common.routing.token_table import (
+    Arrays,
     Lengths,
+    Steps,
     TokenTable,
     compile_table,
     of_rows,
@@ -27,7 +29,6 @@ from ridgeway.common.text.sentence_encoder import SentenceFeatures
 from ridgeway.common.text.table_encoder import TableEncoder, of_table_rows
 from ridgeway.common.text.tokenizer import Ids, Tokenizer
 
-_Floats = NDArray[np.float64]
 AnyTable = TokenTable | WordTable
 
 MAX_SENTENCE_WEIGHT = 1 << 30
@@ -66,7 +67,7 @@ class SentenceTable:
     """
 
     tokens: AnyTable
-    weights: NDArray[np.int32]
+    weights: Steps
     bits: int
     features: SentenceFeatures
 
@@ -87,17 +88,15 @@ class SentenceTable:
     def domains(self) -> int:
         return self.tokens.domains
 
-    def sentence_logits(self, ids: Ids, lengths: Lengths) -> NDArray[np.int64]:
+    def sentence_logits(self, ids: Ids, lengths: Lengths) -> Integers:
         """N×C, in steps. Exact, so that a text's logits do not depend on those beside it."""
         bounds = np.append(0, np.cumsum(lengths))
         features = self.features.window_features(ids, bounds).astype(np.float64)
         products = features @ self.weights.astype(np.float64)
-        logits: NDArray[np.int64] = np.rint(np.ldexp(products, -self.bits)).astype(
-            np.int64
-        )
+        logits: Integers = np.rint(np.ldexp(products, -self.bits)).astype(np.int64)
         return logits
 
-    def token_sums(self, ids: Ids, lengths: Lengths) -> NDArray[np.int64]:
+    def token_sums(self, ids: Ids, lengths: Lengths) -> Integers:
         """N×C: each token speaks for itself, and as much as the text's sentences say."""
         sums = self.tokens.token_sums(ids, lengths)
         return sums + lengths[:, None] * self.sentence_logits(ids, lengths)
@@ -109,7 +108,7 @@ class SentenceTable:
         rows += np.repeat(self.sentence_logits(ids, lengths), lengths, axis=0)
         return of_rows(rows, self.step)
 
-    def arrays(self) -> dict[str, NDArray[Any]]:
+    def arrays(self) -> Arrays:
         """What a release keeps of it."""
         return self.tokens.arrays() | {"sentence_weights": self.weights}
 
@@ -150,7 +149,7 @@ class Cascade:
     def domains(self) -> int:
         return self.table.domains
 
-    def token_sums(self, ids: Ids, lengths: Lengths) -> NDArray[np.int64]:
+    def token_sums(self, ids: Ids, lengths: Lengths) -> Integers:
         """N×C, by whichever router decides each text."""
         sums = self.table.token_sums(ids, lengths)
         unsure = self._unsure(sums, ids, lengths)
@@ -160,19 +159,15 @@ class Cascade:
             sums[unsure] = self.sentences.token_sums(unsure_ids, lengths[unsure])
         return sums
 
-    def reads_sentences(self, ids: Ids, lengths: Lengths) -> NDArray[np.bool_]:
+    def reads_sentences(self, ids: Ids, lengths: Lengths) -> Flags:
         """Which texts the sentence router decides."""
         return self._unsure(self.table.token_sums(ids, lengths), ids, lengths)
 
-    def _unsure(
-        self, sums: NDArray[np.int64], ids: Ids, lengths: Lengths
-    ) -> NDArray[np.bool_]:
+    def _unsure(self, sums: Integers, ids: Ids, lengths: Lengths) -> Flags:
         """Whether the table's best score is less than the margin ahead of the second."""
         return self.leads(sums, ids, lengths) < self.margin
 
-    def leads(
-        self, sums: NDArray[np.int64], ids: Ids, lengths: Lengths
-    ) -> NDArray[np.float64]:
+    def leads(self, sums: Integers, ids: Ids, lengths: Lengths) -> Floats:
         """How far the table's best score is ahead of the second; of a text that is broken up, a
         third of it. A text without tokens has nothing to read, so its lead is without end.
 
@@ -184,7 +179,7 @@ class Cascade:
         letters = np.bincount(owners, sizes, len(lengths))
         is_broken_up = letters < BROKEN_UP * lengths
         needed = np.where(is_broken_up, BROKEN_UP_MARGINS, 1) * lengths
-        ahead: NDArray[np.float64] = (best - second) * self.step
+        ahead: Floats = (best - second) * self.step
         return np.where(lengths, ahead / np.maximum(needed, 1), np.inf)
 
     def read(self, ids: Ids, lengths: Lengths) -> tuple[TokenTable, Ids]:
@@ -198,7 +193,7 @@ class Cascade:
             rows[chosen] = full.sums.take(read_at, axis=0)
         return of_rows(rows, self.step)
 
-    def arrays(self) -> dict[str, NDArray[Any]]:
+    def arrays(self) -> Arrays:
         """What a release keeps of it; the spelling of tokens once."""
         first = {f"table_{name}": array for name, array in self.table.arrays().items()}
         for shared in ("table_letters", "table_starts"):
@@ -227,7 +222,7 @@ class Cascade:
 
 
 def compile_tokens(
-    encoder: TableEncoder, weights: _Floats, least_step: float = 0.0
+    encoder: TableEncoder, weights: Floats, least_step: float = 0.0
 ) -> AnyTable:
     """Weights over the features of tokens and of words, as a router uses them."""
     table = encoder.table
@@ -237,7 +232,7 @@ def compile_tokens(
 
 
 def compile_router(
-    encoder: TableEncoder, weights: _Floats, margin: float = USUAL_MARGIN
+    encoder: TableEncoder, weights: Floats, margin: float = USUAL_MARGIN
 ) -> AnyTable | Cascade:
     """Weights as a router uses them: tables over tokens and words, and a cascade where the encoder
     reads sentences.
@@ -257,14 +252,14 @@ def weight_columns(encoder: TableEncoder, domains: int) -> int:
     return 2 * domains if encoder.sentences else domains
 
 
-def without_domain(weights: _Floats, position: int, domains: int) -> _Floats:
+def without_domain(weights: Floats, position: int, domains: int) -> Floats:
     """Weights with a domain's columns dropped."""
     columns = np.arange(position, weights.shape[1], domains)
     return np.ascontiguousarray(np.delete(weights, columns, axis=1))
 
 
 def compile_cascade(
-    encoder: TableEncoder, weights: _Floats, margin: float = USUAL_MARGIN
+    encoder: TableEncoder, weights: Floats, margin: float = USUAL_MARGIN
 ) -> Cascade:
     """The two routers of stacked weights."""
     features = encoder.sentences
@@ -285,7 +280,7 @@ def compile_cascade(
     return Cascade(table, SentenceTable(tokens, fractions, bits, features), margin)
 
 
-def _in_fractions(exact: _Floats, step: float) -> tuple[NDArray[np.int32], int]:
+def _in_fractions(exact: Floats, step: float) -> tuple[Steps, int]:
     """Weights as integers, in units of a power of two below the step, and which power."""
     largest = float(np.abs(exact).max()) or 1.0
     bits = int(np.floor(np.log2(MAX_SENTENCE_WEIGHT * step / (2 * largest))))
@@ -324,8 +319,8 @@ def choose_margin(
 
     texts: by domain, in the order of the cascade's columns.
     """
-    flat = [text for own in texts.values() for text in own]
-    sizes = [len(own) for own in texts.values()]
+    flat = [text for domain_texts in texts.values() for text in domain_texts]
+    sizes = [len(domain_texts) for domain_texts in texts.values()]
     labels = np.repeat(np.arange(len(sizes)), sizes)
     weights = np.repeat([1 / max(size, 1) for size in sizes], sizes) / len(sizes)
     ids, lengths = tokenizer.encode_many(flat)

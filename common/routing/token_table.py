@@ -23,12 +23,16 @@ from ridgeway.common.base.errors import (
 )
 from ridgeway.common.base.machine import native
 from ridgeway.common.base.settings import Selector
-from ridgeway.common.routing.decision import Tally
+from ridgeway.common.routing.decision import Floats, Integers, Tally
 from ridgeway.common.text.tokenizer import Ids
 
 _Number = TypeVar("_Number", np.int64, np.float64)
-Lengths = NDArray[np.int64]
+Lengths = Integers
 """How many of the ids in one row belong to each text."""
+
+Steps = NDArray[np.int32]
+"""Logits as whole numbers of steps."""
+Arrays = dict[str, NDArray[Any]]
 
 MAX_LOGIT_STEPS = 1 << 30
 MAX_REDUCEAT_DOMAINS = 16
@@ -42,7 +46,7 @@ class TokenTable:
     logits.
     """
 
-    logits: NDArray[np.int32]
+    logits: Steps
     step: float
     entropies: NDArray[np.float32]
 
@@ -60,23 +64,23 @@ class TokenTable:
             raise FormatError("a router's table needs one float32 entropy per token")
 
     @cached_property
-    def sums(self) -> NDArray[np.int64]:
+    def sums(self) -> Integers:
         """The logits in the width that sums are taken in."""
         return self.logits.astype(np.int64)
 
     @cached_property
-    def votes(self) -> NDArray[np.int64]:
+    def votes(self) -> Integers:
         """The domain each token votes for: of equals, the first."""
-        votes: NDArray[np.int64] = self.logits.argmax(axis=1)
+        votes: Integers = self.logits.argmax(axis=1)
         return votes
 
     @cached_property
-    def ballots(self) -> NDArray[np.int64]:
+    def ballots(self) -> Integers:
         """V×C: a one where the token votes."""
         return np.eye(self.logits.shape[1], dtype=np.int64)[self.votes]
 
     @cached_property
-    def ranks(self) -> NDArray[np.int64]:
+    def ranks(self) -> Integers:
         """Each token's place when all are sorted by entropy, then id: 0 is the most certain."""
         ranks = np.empty(len(self.entropies), dtype=np.int64)
         ranks[np.argsort(self.entropies, kind="stable")] = np.arange(len(ranks))
@@ -86,7 +90,7 @@ class TokenTable:
     def domains(self) -> int:
         return int(self.logits.shape[1])
 
-    def token_sums(self, ids: Ids, lengths: Lengths) -> NDArray[np.int64]:
+    def token_sums(self, ids: Ids, lengths: Lengths) -> Integers:
         """N×C, the summed logits of texts whose ids stand in one row, `lengths` of them each."""
         if native:
             sums = native.token_sums(ids, lengths, self.logits.data, self.domains)
@@ -100,7 +104,7 @@ class TokenTable:
     def make_fast(self) -> None:
         """It is as fast from the first."""
 
-    def arrays(self) -> dict[str, NDArray[Any]]:
+    def arrays(self) -> Arrays:
         """What a release keeps of it."""
         return {"logits": self.logits, "entropies": self.entropies}
 
@@ -122,10 +126,10 @@ class RouterTable(Protocol):
     def step(self) -> float: ...
     @property
     def domains(self) -> int: ...
-    def token_sums(self, ids: Ids, lengths: Lengths) -> NDArray[np.int64]: ...
+    def token_sums(self, ids: Ids, lengths: Lengths) -> Integers: ...
     def read(self, ids: Ids, lengths: Lengths) -> tuple[TokenTable, Ids]: ...
     def make_fast(self) -> None: ...
-    def arrays(self) -> dict[str, NDArray[Any]]: ...
+    def arrays(self) -> Arrays: ...
     def without(self, position: int) -> RouterTable: ...
 
 
@@ -140,7 +144,7 @@ def check_domains(domains: Sequence[str], compiled: RouterTable) -> None:
 def compile_table(
     table: NDArray[np.int16],
     scale: float,
-    weights: NDArray[np.float64],
+    weights: Floats,
     least_step: float = 0.0,
 ) -> TokenTable:
     """The logits φW of every token, φ = (scale · table row, 1).
@@ -157,9 +161,7 @@ def compile_table(
     return counted_in(step, exact)
 
 
-def exact_logits(
-    table: NDArray[np.int16], scale: float, weights: NDArray[np.float64]
-) -> NDArray[np.float64]:
+def exact_logits(table: NDArray[np.int16], scale: float, weights: Floats) -> Floats:
     """The logits of every token before they are counted in steps."""
     exact = np.empty((len(table), weights.shape[1]))
     for start in range(0, len(table), 8192):
@@ -170,27 +172,27 @@ def exact_logits(
     return exact
 
 
-def in_steps(step: float, exact: NDArray[np.float64]) -> NDArray[np.int32]:
+def in_steps(step: float, exact: Floats) -> Steps:
     """Logits as whole numbers of steps. The step must be such that they fit 32 bits."""
     return np.rint(exact / step).astype(np.int32)
 
 
-def largest(numbers: NDArray[np.int32]) -> int:
+def largest(numbers: Steps) -> int:
     """The largest absolute value."""
     return max(int(numbers.max()), -int(numbers.min()))
 
 
-def counted_in(step: float, exact: NDArray[np.float64]) -> TokenTable:
+def counted_in(step: float, exact: Floats) -> TokenTable:
     """A table of logits, which are rounded to whole steps."""
     return of_logits(in_steps(step, exact), step)
 
 
-def of_logits(logits: NDArray[np.int32], step: float) -> TokenTable:
+def of_logits(logits: Steps, step: float) -> TokenTable:
     """A table of logits that were counted in steps."""
     return TokenTable(logits, step, _entropies(logits, step))
 
 
-def of_rows(rows: NDArray[np.int64], step: float) -> tuple[TokenTable, Ids]:
+def of_rows(rows: Integers, step: float) -> tuple[TokenTable, Ids]:
     """A table of these very rows, one of zeros if there is none, and the position of each in it."""
     positions = np.arange(len(rows), dtype=np.int32)
     if not len(rows):
@@ -198,22 +200,20 @@ def of_rows(rows: NDArray[np.int64], step: float) -> tuple[TokenTable, Ids]:
     return of_logits(rows.astype(np.int32), step), positions
 
 
-def sums_in_memory(sums: bytearray, domains: int) -> NDArray[np.int64]:
+def sums_in_memory(sums: bytearray, domains: int) -> Integers:
     """N×C, the sums that the compiled module has written."""
     return np.frombuffer(sums, dtype=np.int64).reshape(-1, domains)
 
 
-def sums_by_reading(
-    table: RouterTable, ids: Ids, lengths: Lengths
-) -> NDArray[np.int64]:
+def sums_by_reading(table: RouterTable, ids: Ids, lengths: Lengths) -> Integers:
     """What `token_sums` gives, by numpy."""
     read, positions = table.read(ids, lengths)
     return segment_sums(read.sums.take(positions, axis=0), lengths)
 
 
-def normalised_columns(weights: NDArray[np.float64]) -> NDArray[np.float64]:
+def normalised_columns(weights: Floats) -> Floats:
     """Each column divided by its norm without the constant part, as the published code has it."""
-    norms: NDArray[np.float64] = np.linalg.norm(weights[:-1], axis=0)
+    norms: Floats = np.linalg.norm(weights[:-1], axis=0)
     if not norms.min() > 0:
         raise UnsolvableTotal(
             "a domain's column is all zero and cannot be normalised; its text carries "
@@ -227,7 +227,7 @@ def step_for(largest: float) -> float:
     return float(2.0 ** np.ceil(np.log2(max(largest, 2.0**-100) / MAX_LOGIT_STEPS)))
 
 
-def _entropies(logits: NDArray[np.int32], step: float) -> NDArray[np.float32]:
+def _entropies(logits: Steps, step: float) -> NDArray[np.float32]:
     values: NDArray[Any] = logits.astype(np.float64) * step
     values -= values.max(axis=1, keepdims=True)
     odds = np.exp(values)
@@ -281,7 +281,7 @@ def tally_texts(
 
 def most_certain(
     compiled: TokenTable, k: int, ids: Ids, lengths: Lengths
-) -> tuple[Ids, NDArray[np.int64]]:
+) -> tuple[Ids, Integers]:
     """Of each prompt the k tokens of least entropy; of equals, those of the lower id."""
     owners = np.repeat(np.arange(len(lengths)), lengths)
     order = np.lexsort((compiled.ranks[ids], owners))

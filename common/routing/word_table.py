@@ -18,8 +18,11 @@ from numpy.typing import NDArray
 
 from ridgeway.common.base.errors import FormatError, ShapeMismatch
 from ridgeway.common.base.machine import native
+from ridgeway.common.routing.decision import Flags, Floats, Integers
 from ridgeway.common.routing.token_table import (
+    Arrays,
     Lengths,
+    Steps,
     TokenTable,
     exact_logits,
     in_steps,
@@ -49,8 +52,8 @@ class WordTable:
     Law: a text's logits depend on the text alone, and fit 32 bits for each of its tokens.
     """
 
-    logits: NDArray[np.int32]
-    buckets: NDArray[np.int32]
+    logits: Steps
+    buckets: Steps
     step: float
     words: WordSketch
 
@@ -80,12 +83,12 @@ class WordTable:
         return largest(self.logits) + most_grams(self.words) * largest(self.buckets)
 
     @cached_property
-    def _begins_apart(self) -> NDArray[np.bool_]:
+    def _begins_apart(self) -> Flags:
         """Whether no word can go on from another token into this one."""
         return self._is_apart(self.words.spelling.starts[:-1])
 
     @cached_property
-    def _ends_apart(self) -> NDArray[np.bool_]:
+    def _ends_apart(self) -> Flags:
         """Whether no word can go on from this token into another one."""
         return self._is_apart(self.words.spelling.starts[1:] - 1)
 
@@ -93,7 +96,7 @@ class WordTable:
         """What it is made of; the rest is worked out anew where it is used."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
-    def _is_apart(self, positions: NDArray[np.int64]) -> NDArray[np.bool_]:
+    def _is_apart(self, positions: Integers) -> Flags:
         """Whether each token has letters, and that at its place is of no word."""
         spelling = self.words.spelling
         spelt = np.diff(spelling.starts) > 0
@@ -101,7 +104,7 @@ class WordTable:
         apart[spelt] = ~WORD_BYTES[spelling.letters[positions[spelt]]]
         return apart
 
-    def token_sums(self, ids: Ids, lengths: Lengths) -> NDArray[np.int64]:
+    def token_sums(self, ids: Ids, lengths: Lengths) -> Integers:
         """N×C, the summed logits of texts whose ids stand in one row, `lengths` of them each."""
         if native:
             fast = next(self._calls) >= CALLS_BEFORE_FAST
@@ -160,7 +163,7 @@ class WordTable:
         ]
         return of_rows(np.concatenate(rows), self.step)
 
-    def _cuts(self, ids: Ids, ends: NDArray[np.int64]) -> list[tuple[int, int]]:
+    def _cuts(self, ids: Ids, ends: Integers) -> list[tuple[int, int]]:
         """Where a long row of tokens can be cut without cutting a word, so that memory is
         bounded.
         """
@@ -175,7 +178,7 @@ class WordTable:
         ).tolist()
         return list(pairwise(cuts))
 
-    def _rows(self, ids: Ids, ends: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _rows(self, ids: Ids, ends: Integers) -> Integers:
         """What each token says. Counts, products and sums lie within 32 bits, so float64 holds them
         exactly.
         """
@@ -187,11 +190,11 @@ class WordTable:
         counts = np.bincount(
             owners * shape[1] + buckets, signs, shape[0] * shape[1]
         ).reshape(shape)
-        rows: NDArray[np.int64] = (counts @ self.buckets).astype(np.int64)
+        rows: Integers = (counts @ self.buckets).astype(np.int64)
         rows += self.logits.take(ids, axis=0)
         return rows
 
-    def arrays(self) -> dict[str, NDArray[Any]]:
+    def arrays(self) -> Arrays:
         """What a release keeps of it: how tokens are spelt, too, since working that out takes
         long.
         """
@@ -216,7 +219,7 @@ def compile_words(
     table: NDArray[np.int16],
     scale: float,
     words: WordSketch,
-    weights: NDArray[np.float64],
+    weights: Floats,
     least_step: float = 0.0,
 ) -> WordTable:
     """The logits of every token and of every bucket: features φW, of which a run of letters has

@@ -24,7 +24,6 @@ from ridgeway.common.base.machine import native
 from ridgeway.common.text.sentence_network import (
     MAX_SENTENCE_TOKENS,
     SENTENCE_WIDTH,
-    Integers,
     SentenceNetwork,
     SentenceWeights,
     framed,
@@ -38,7 +37,13 @@ from ridgeway.common.text.sentence_source import (
     use_files,
 )
 from ridgeway.common.text.sentence_transformer import LOCAL
-from ridgeway.common.text.tokenizer import Ids, first_tokens, shared_tokenizer
+from ridgeway.common.text.tokenizer import (
+    Floats,
+    Ids,
+    Integers,
+    first_tokens,
+    shared_tokenizer,
+)
 from ridgeway.common.text.word_sketch import Spelling
 
 SENTENCE_VERSION = 1
@@ -106,7 +111,7 @@ class UseEncoder:
         return sha256(version, self.definition, *(array.data for array in arrays))
 
     @cached_property
-    def frequencies(self) -> NDArray[np.float64]:
+    def frequencies(self) -> Floats:
         """How frequent each token is, as the tokenizer says; they add up to 1."""
         scores = np.array(
             [score for _, score in json.loads(self.definition)["model"]["vocab"]]
@@ -230,8 +235,6 @@ def _load(folder: Path) -> UseEncoder:
 # and the sentence encoder reads that text. All of it is counted in integers.
 
 
-_Integers = NDArray[np.int64]
-
 SENTENCE = "+sentence"
 """What an encoder's name ends in where it has features of sentences."""
 
@@ -256,13 +259,13 @@ class Pieces(NamedTuple):
     counts: how many pieces each window has, and `firsts` the number of its first one.
     """
 
-    begins: _Integers
-    ends: _Integers
-    counts: _Integers
-    firsts: _Integers
+    begins: Integers
+    ends: Integers
+    counts: Integers
+    firsts: Integers
 
 
-def pieces_of(bounds: _Integers) -> Pieces:
+def pieces_of(bounds: Integers) -> Pieces:
     """The pieces of windows: all of a short window in even parts, and of a long one some that are
     evenly spaced, its beginning and its end among them.
     """
@@ -301,11 +304,11 @@ class SentenceFeatures:
             for begin, end in bounds
         ]
 
-    def read(self, ids: Ids, pieces: Pieces) -> tuple[Ids, _Integers]:
+    def read(self, ids: Ids, pieces: Pieces) -> tuple[Ids, Integers]:
         """The sentence encoder's own ids of each piece in one row, and how many each has."""
         return self.encoder.encode_many(self.texts(ids, pieces))
 
-    def window_features(self, ids: Ids, bounds: _Integers) -> NDArray[np.int16]:
+    def window_features(self, ids: Ids, bounds: Integers) -> NDArray[np.int16]:
         """The features of each window, N×width: the mean over its pieces, rounded half up."""
         if len(bounds) < 2:
             return np.zeros((0, self.width), dtype=np.int16)
@@ -322,7 +325,7 @@ class SentenceFeatures:
         )
         return means
 
-    def vector_sums(self, ids: Ids, lengths: _Integers) -> tuple[_Integers, _Integers]:
+    def vector_sums(self, ids: Ids, lengths: Integers) -> tuple[Integers, Integers]:
         """The sum of the vectors of each document's pieces, N×SENTENCE_WIDTH, and their number."""
         pieces = pieces_of(np.append(0, np.cumsum(lengths)))
         vectors = self.encoder.vectors(*self.read(ids, pieces))

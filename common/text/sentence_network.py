@@ -20,13 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeway.common.base.settings import FEATURE_LIMIT
-from ridgeway.common.text.tokenizer import Ids, first_tokens
+from ridgeway.common.text.tokenizer import Ids, Integers, first_tokens
 
 if TYPE_CHECKING:
     import torch
 
-
-Integers = NDArray[np.int64]
 
 SENTENCE_WIDTH = 512
 SENTENCE_NORM = 1 << 13
@@ -100,14 +98,14 @@ class SentenceWeights:
     table: NDArray[np.uint8]
     values: NDArray[np.int16]
     weights: NDArray[np.int8]
-    scales: NDArray[np.int64]
-    gains: NDArray[np.int64]
+    scales: Integers
+    gains: Integers
     tanh: NDArray[np.int16]
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
-    def layers(self) -> Iterator[tuple[str, NDArray[np.int8], NDArray[np.int64]]]:
+    def layers(self) -> Iterator[tuple[str, NDArray[np.int8], Integers]]:
         """Each layer's name, weights and scales."""
         start = 0
         row = 0

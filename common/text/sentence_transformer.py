@@ -23,8 +23,14 @@ from ridgeway.common.base.files import canonical_json, sha256
 from ridgeway.common.base.machine import is_out_of_memory, one_torch_thread
 from ridgeway.common.base.settings import FEATURE_LIMIT
 from ridgeway.common.text.model_files import ModelFiles, imported, quiet
-from ridgeway.common.text.sentence_network import SENTENCE_NORM, Integers
-from ridgeway.common.text.tokenizer import Ids, first_tokens, shared_tokenizer
+from ridgeway.common.text.sentence_network import SENTENCE_NORM
+from ridgeway.common.text.tokenizer import (
+    Floats,
+    Ids,
+    Integers,
+    first_tokens,
+    shared_tokenizer,
+)
 
 LOCAL = "local"
 """What an encoder is called that came from a folder."""
@@ -119,13 +125,13 @@ class TransformerEncoder:
         """The same, but for the rounding of numbers that lie between two."""
         return partial(self.vectors, device=device)
 
-    def _framed(self, rows: Ids) -> NDArray[np.int64]:
+    def _framed(self, rows: Ids) -> Integers:
         """Texts of one length, between the special tokens that the model wants."""
         before, after = (np.tile(part, (len(rows), 1)) for part in self._around)
         return np.hstack([before, rows, after]).astype(np.int64)
 
 
-def on_grid(means: NDArray[np.float64]) -> NDArray[np.int16]:
+def on_grid(means: Floats) -> NDArray[np.int16]:
     """The nearest vectors of the public grid to means, of whatever length these are."""
     norms = np.linalg.norm(means, axis=1, keepdims=True)
     if not (np.isfinite(norms) & (norms > 0)).all():
@@ -168,7 +174,7 @@ class TorchModel:
         self._model = _load(files, device)
         self.pass_tokens = 1 if device == "cpu" else GPU_PASS_TOKENS
 
-    def means(self, ids: NDArray[np.int64]) -> NDArray[np.float64]:
+    def means(self, ids: Integers) -> Floats:
         """The mean of each text's last hidden states, of N texts of n ids each: N × width."""
         import torch
 
@@ -178,7 +184,7 @@ class TorchModel:
             hidden = self._model(
                 input_ids=there, attention_mask=torch.ones_like(there)
             ).last_hidden_state
-            means: NDArray[np.float64] = hidden.double().mean(dim=1).cpu().numpy()
+            means: Floats = hidden.double().mean(dim=1).cpu().numpy()
         return means
 
 

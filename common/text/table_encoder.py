@@ -28,10 +28,8 @@ from ridgeway.common.text.sentence_encoder import (
     SentenceFeatures,
     named_sentence_encoder,
 )
-from ridgeway.common.text.tokenizer import Tokenizer, shared_tokenizer
+from ridgeway.common.text.tokenizer import Floats, Integers, Tokenizer, shared_tokenizer
 from ridgeway.common.text.word_sketch import WordSketch, spelling
-
-Floats = NDArray[np.float64]
 
 ENCODER_VERSION = 1
 WORDS = "+words"
@@ -237,7 +235,7 @@ def stacked(whole: Floats, of_table: Floats, encoder: TableEncoder) -> Floats:
     return np.hstack([whole, padded])
 
 
-def of_table_rows(encoder: TableEncoder) -> NDArray[np.int64]:
+def of_table_rows(encoder: TableEncoder) -> Integers:
     """Where the features of tokens and words stand among all, and the constant one."""
     return np.append(np.arange(encoder.table_width), encoder.width)
 

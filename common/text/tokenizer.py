@@ -25,6 +25,9 @@ from ridgeway.common.text.characters import lower_case, lower_letters
 from ridgeway.common.text.fast_bpe import EncoderTables, FastEncoder, fast_encoder
 
 Ids = NDArray[np.int32]
+Integers = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
 
 CHARACTERS_BEFORE_FAST = 1 << 16
 """The library takes about as long for so much text as the compiled encoder takes to make."""
@@ -94,7 +97,7 @@ class Tokenizer:
         return backend
 
     @cached_property
-    def _special(self) -> NDArray[np.bool_]:
+    def _special(self) -> Flags:
         """Which ids are special; the last stands for all beyond."""
         special = [
             number
@@ -150,7 +153,7 @@ class Tokenizer:
         """The ids of one text."""
         return self.encode_many([text])[0]
 
-    def encode_many(self, texts: Sequence[str]) -> tuple[Ids, NDArray[np.int64]]:
+    def encode_many(self, texts: Sequence[str]) -> tuple[Ids, Integers]:
         """The ids of many texts in one row, and the number of ids of each text."""
         if not self._decided:
             self._characters += sum(map(len, texts))
@@ -166,18 +169,18 @@ class Tokenizer:
             return self._fast.encode_many(texts)
         if len(texts) == 1:
             return self._by_the_library(texts)
-        each = [self.encode(text) for text in texts]
-        return np.concatenate(each), np.array([len(ids) for ids in each])
+        rows = [self.encode(text) for text in texts]
+        return np.concatenate(rows), np.array([len(ids) for ids in rows])
 
-    def _by_the_library(self, texts: Sequence[str]) -> tuple[Ids, NDArray[np.int64]]:
+    def _by_the_library(self, texts: Sequence[str]) -> tuple[Ids, Integers]:
         """The same by the tokenizers library, whose ids are the right ones by definition."""
         # the library has no lone surrogates
         encodings = self._backend.encode_batch_fast(
             [storable(text) for text in texts], add_special_tokens=False
         )
         lengths = np.fromiter(map(len, encodings), dtype=np.int64, count=len(encodings))
-        each = chain.from_iterable(map(attrgetter("ids"), encodings))
-        ids = np.fromiter(each, dtype=np.int32, count=int(lengths.sum()))
+        numbers = chain.from_iterable(map(attrgetter("ids"), encodings))
+        ids = np.fromiter(numbers, dtype=np.int32, count=int(lengths.sum()))
         dropped = self._is_special(ids)
         if dropped.any():
             owners = np.repeat(np.arange(len(encodings)), lengths)
@@ -224,7 +227,7 @@ class Tokenizer:
             (number, start, stop) for number, (start, stop), gone in spans if not gone
         ]
 
-    def _is_special(self, ids: Ids) -> NDArray[np.bool_]:
+    def _is_special(self, ids: Ids) -> Flags:
         return self._special.take(ids, mode="clip")
 
 
@@ -237,14 +240,12 @@ def _is_of_a_word(letter: str) -> bool:
     ) not in "WF"
 
 
-def first_tokens(
-    ids: Ids, lengths: NDArray[np.int64], limit: int
-) -> tuple[Ids, NDArray[np.int64]]:
+def first_tokens(ids: Ids, lengths: Integers, limit: int) -> tuple[Ids, Integers]:
     """Of texts whose ids stand in one row, each one's first `limit` ids; 0 keeps all."""
     if not limit or lengths.max(initial=0) <= limit:
         return ids, lengths
-    places = np.arange(len(ids)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    return ids[places < limit], np.minimum(lengths, limit)
+    positions = np.arange(len(ids)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    return ids[positions < limit], np.minimum(lengths, limit)
 
 
 @lru_cache(maxsize=4)

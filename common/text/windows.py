@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import NamedTuple, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ridgeway.common.base.settings import (
     MAX_WINDOW_TOKENS,
@@ -14,9 +13,8 @@ from ridgeway.common.base.settings import (
     UNIT_SHARES,
     Sampling,
 )
-from ridgeway.common.text.tokenizer import Ids, first_tokens
+from ridgeway.common.text.tokenizer import Ids, Integers, first_tokens
 
-Integers = NDArray[np.int64]
 _Number = TypeVar("_Number", int, Integers)
 
 _FEW_TOKENS = 64

@@ -20,9 +20,7 @@ from numpy.typing import NDArray
 
 from ridgeway.common.base.settings import FEATURE_LIMIT, WordFeatures
 from ridgeway.common.text.fast_bpe import byte_letters
-from ridgeway.common.text.tokenizer import Ids
-
-_Integers = NDArray[np.int64]
+from ridgeway.common.text.tokenizer import Ids, Integers
 
 WORD_BEGIN = 2
 WORD_END = 3
@@ -41,7 +39,7 @@ class Spelling:
     """
 
     letters: NDArray[np.uint8]
-    starts: _Integers
+    starts: Integers
 
     def spelt(self, ids: Ids) -> list[bytes]:
         """The bytes of each of these tokens."""
@@ -56,9 +54,9 @@ class Grams(NamedTuple):
     −1.
     """
 
-    owners: _Integers
-    buckets: _Integers
-    signs: _Integers
+    owners: Integers
+    buckets: Integers
+    signs: Integers
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -81,7 +79,7 @@ class WordSketch:
         """The same sketch over these tokens alone, in their order."""
         return WordSketch(self.options, spelling_of(self.spelling.spelt(ids)))
 
-    def grams(self, ids: Ids, bounds: _Integers) -> Grams:
+    def grams(self, ids: Ids, bounds: Integers) -> Grams:
         """The runs of letters in windows of a row of ids; no word goes beyond its window."""
         # the bytes of all tokens in one row, and which token each is of
         starts = self.spelling.starts
@@ -120,7 +118,7 @@ class WordSketch:
         return Grams(*map(np.concatenate, zip(*runs, strict=True)))
 
     def _of_size(
-        self, size: int, letters: NDArray[np.uint64], owner: _Integers, since: _Integers
+        self, size: int, letters: NDArray[np.uint64], owner: Integers, since: Integers
     ) -> Grams:
         """The runs of so many letters. since: how many letters of its word come before each."""
         ends = np.flatnonzero(since >= size - 1)
@@ -136,7 +134,7 @@ class WordSketch:
         signs = 2 * (packed & np.uint64(1)).astype(np.int64) - 1
         return Grams(owner[ends], buckets, signs)
 
-    def window_counts(self, ids: Ids, bounds: _Integers) -> _Integers:
+    def window_counts(self, ids: Ids, bounds: Integers) -> Integers:
         """The signed counts of every bucket in each window, N×width."""
         owners, buckets, signs = self.grams(ids, bounds)
         windows = np.searchsorted(bounds, owners, side="right") - 1
@@ -145,14 +143,14 @@ class WordSketch:
         )
         return flat.astype(np.int64).reshape(-1, self.width)
 
-    def window_features(self, ids: Ids, bounds: _Integers) -> NDArray[np.int16]:
+    def window_features(self, ids: Ids, bounds: Integers) -> NDArray[np.int16]:
         """The features of each window: ⌊(2·amplitude·count + n) / 2n⌋, none beyond
         FEATURE_LIMIT.
         """
         tokens = np.diff(bounds)[:, None]
         sums = self.options.amplitude * self.window_counts(ids, bounds)
         means = (2 * sums + tokens) // (2 * tokens)
-        features: _Integers = np.clip(means, -FEATURE_LIMIT, FEATURE_LIMIT)
+        features: Integers = np.clip(means, -FEATURE_LIMIT, FEATURE_LIMIT)
         return features.astype(np.int16)
 
 

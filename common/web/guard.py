@@ -292,8 +292,9 @@ class RequestGuard:
         if record is None:
             self._check_stranger(scope, presented)
             return None
-        current_request().key = record.name
-        current_request().is_only_key = ring.is_single
+        request = current_request()
+        request.key = record.name
+        request.is_only_key = ring.is_single
         if (
             record.scope == "metrics"
             and scope["path"] != METRICS_PATH
@@ -308,9 +309,8 @@ class RequestGuard:
         usage = self._rules.usage
         if not is_limited or usage is None or scope["method"] != "POST":
             return None
-        account = usage.enter(record.name, record.budget, record.max_parallel)
-        current_request().account = account
-        return account
+        request.account = usage.enter(record.name, record.budget, record.max_parallel)
+        return request.account
 
     def _check_stranger(self, scope: Scope, presented: bytes | None) -> None:
         if scope["path"] in HEALTH_PATHS and is_open(scope):

@@ -270,19 +270,11 @@ class DrainingServer(uvicorn.Server):
         return now >= end or now - self._busy[0] >= QUIET_S
 
 
-def run(
-    app: Any,
-    sockets: list[socket.socket],
-    certificate: Certificate | None = None,
-    drain_s: float = DRAIN_S,
-    keep_alive_s: float = _KEEP_ALIVE_S,
-    on_started: Callable[[], None] | None = None,
-) -> None:
-    """Serve until told to stop; what is being answered then has `drain_s` seconds to be
-    finished.
-    """
-    HttpConnection.max_open = connection_limit()
-    server = make_server(app, certificate, drain_s, keep_alive_s, on_started)
+def run(server: DrainingServer, sockets: list[socket.socket]) -> None:
+    """Serve until told to stop; what is being answered then has a while to be finished."""
+    # each client may need a connection to an expert besides
+    spare = (most_open_files() - SPARE_FILES) // 2
+    HttpConnection.max_open = max(1, min(_MAX_CONNECTIONS, spare))
     sys.setswitchinterval(THREAD_SWITCH_S)
     gc.collect()
     # what is loaded now stays; looking through it again and again would hold requests up by 40 ms
@@ -320,10 +312,3 @@ def make_server(
     config.load()
     config.ssl = certificate.context if certificate else None
     return DrainingServer(config, drain_s, on_started)
-
-
-def connection_limit() -> int:
-    """How many clients can be held: each may need a connection to an expert besides. Asks for all
-    that may be had.
-    """
-    return max(1, min(_MAX_CONNECTIONS, (most_open_files() - SPARE_FILES) // 2))

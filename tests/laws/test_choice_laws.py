@@ -7,7 +7,7 @@ serves which domain.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -32,32 +32,17 @@ def expert(quality: float = 1.0, cost: float = 0.0) -> Expert:
     )
 
 
-def changed(cast: Experts, /, **changes: Any) -> Experts:
-    return cast.model_copy(update=changes)
-
-
 @st.composite
-def decisions(draw: st.DrawFn, abstained: bool | None = False) -> Decision:
+def decisions(draw: st.DrawFn, abstained: bool = False) -> Decision:
     """Probabilities in 64ths that add up to 1; the domain ahead is one of the most probable."""
-    cuts = sorted(
-        draw(
-            st.lists(
-                st.integers(0, 64), min_size=len(NAMES) - 1, max_size=len(NAMES) - 1
-            )
-        )
-    )
-    shares = [
-        (after - before) / 64
-        for before, after in zip([0, *cuts], [*cuts, 64], strict=True)
-    ]
+    cuts = sorted(draw(st.tuples(*[st.integers(0, 64)] * (len(NAMES) - 1))))
+    shares = [(after - before) / 64 for before, after in pairwise([0, *cuts, 64])]
     scores = dict(zip(NAMES, shares, strict=True))
     best = draw(
         st.sampled_from([name for name in NAMES if scores[name] == max(shares)])
     )
-    abstains = draw(st.booleans()) if abstained is None else abstained
-    return Decision(
-        OTHER if abstains else best, scores[best], scores, abstains, best, 7
-    )
+    domain = OTHER if abstained else best
+    return Decision(domain, scores[best], scores, abstained, best, 7)
 
 
 @st.composite
@@ -91,7 +76,7 @@ def reached(decision: Decision, experts: Experts) -> Mapping[str, float]:
         for name in experts.experts
     }
     return {
-        name: sum(decision.scores[each] for each in domains)
+        name: sum(decision.scores[domain] for domain in domains)
         for name, domains in served.items()
         if domains
     }
@@ -120,8 +105,8 @@ def test_the_chosen_expert_is_worth_most(decision: Decision, experts: Experts) -
     likeliest = [name for name in equals if reach[name] == reach[choice.expert]]
     ahead = server(decision.best, experts)
     assert choice.expert == (ahead if ahead in likeliest else likeliest[0])
-    own = "best" if decision.best in experts.experts else "missing"
-    assert choice.reason == (own if choice.expert == ahead else "cost")
+    reason = "best" if decision.best in experts.experts else "missing"
+    assert choice.reason == (reason if choice.expert == ahead else "cost")
 
 
 @given(decision=decisions(abstained=True), experts=casts(fallback=True))
@@ -165,13 +150,9 @@ def tables(draw: st.DrawFn, experts: Experts) -> QualityTable:
     names = [*names, "elsewhere"]
     shape = (len(NAMES), len(names))
     cells = st.tuples(st.integers(0, 200), st.integers(0, 8))
-    drawn = draw(
-        st.lists(cells, min_size=shape[0] * shape[1], max_size=shape[0] * shape[1])
-    )
-    counts = np.array([count for count, _ in drawn], dtype=np.int64).reshape(shape)
-    sums = np.array(
-        [count * eighth * SCORE_UNIT // 8 for count, eighth in drawn], dtype=np.int64
-    ).reshape(shape)
+    drawn = draw(st.tuples(*[cells] * (shape[0] * shape[1])))
+    counts, eighths = np.array(drawn, dtype=np.int64).T.reshape(2, *shape)
+    sums = counts * eighths * SCORE_UNIT // 8
     return QualityTable(NAMES, tuple(names), sums, counts)
 
 
@@ -200,8 +181,8 @@ def test_what_was_measured_chooses_among_the_experts_that_were(
     quality = np.array(list(decision.scores.values())) @ known.expected
     terms = [experts.experts[name] for name in scored]
     worth = [
-        each.quality * value - experts.mu * each.cost
-        for each, value in zip(terms, quality, strict=True)
+        term.quality * value - experts.mu * term.cost
+        for term, value in zip(terms, quality, strict=True)
     ]
     assert choice.expert in scored
     column = scored.index(choice.expert)
@@ -226,7 +207,7 @@ def test_experts_that_were_scored_in_their_own_domain_alone_are_chosen_by_the_ro
         NAMES, NAMES, counted * (SCORE_UNIT // 8) * np.arange(1, 5), counted
     )
     plain = Experts(
-        experts={name: expert(cost=each.cost) for name, each in experts.experts.items()}
+        experts={name: expert(cost=old.cost) for name, old in experts.experts.items()}
     )
     choice = chosen(plain, decision, table)
     assert choice is not None
@@ -243,13 +224,11 @@ def test_an_expert_that_only_cost_puts_first_is_said_to_be_so() -> None:
         ("art", "code"), ("large", "small"), sums, np.full((2, 2), 100)
     )
     experts = Experts(experts={"large": expert(cost=3.0), "small": expert(cost=1.0)})
-    dear, cheap = (
-        chosen(experts, decision, table),
-        chosen(changed(experts, mu=0.125), decision, table),
-    )
-    assert dear is not None and cheap is not None
-    assert (dear.expert, dear.reason) == ("large", "quality")
-    assert (cheap.expert, cheap.reason) == ("small", "cost")
-    assert dear.quality == pytest.approx(
-        0.9, abs=0.02
-    ) and cheap.quality == pytest.approx(0.8, abs=0.02)
+    for mu, name, reason, quality in (
+        (0.0, "large", "quality", 0.9),
+        (0.125, "small", "cost", 0.8),
+    ):
+        choice = chosen(experts.model_copy(update={"mu": mu}), decision, table)
+        assert choice is not None
+        assert (choice.expert, choice.reason) == (name, reason)
+        assert choice.quality == pytest.approx(quality, abs=0.02)

@@ -44,7 +44,7 @@ def routers(draw: st.DrawFn) -> Router:
     confidence = Confidence(
         draw(st.sampled_from([0.1, 1.0])), draw(st.sampled_from([0.0, 0.3, 1.0]))
     )
-    names = tuple(f"domain{place}" for place in range(domains))
+    names = tuple(f"domain{column}" for column in range(domains))
     return Router(
         names, TokenTable(logits, 2.0**-8, entropies), TOKENIZER, selector, confidence
     )
@@ -58,8 +58,8 @@ def test_every_turn_is_a_message_with_text_and_the_newest_are_kept(
     than what is kept.
     """
     numbered = [
-        (role, f"{place} {text}" if text.strip() else text)
-        for place, (role, text) in enumerate(conversation)
+        (role, f"{number} {text}" if text.strip() else text)
+        for number, (role, text) in enumerate(conversation)
     ]
     worded = [(role, text) for role, text in numbered if text.strip()]
     spoken = [text for role, text in worded if role not in TOOL_ROLES] or [
@@ -92,13 +92,12 @@ def test_shares_add_up_to_one(turns: list[tuple[int, float]]) -> None:
     a shorter one.
     """
     tokens = np.array([count for count, _ in turns])
-    given_out = shares([Turn("", weight) for _, weight in turns], tokens)
+    plain = [Turn("", weight) for _, weight in turns]
+    given_out = shares(plain, tokens)
     assert ((given_out > 0) == (tokens > 0)).all()
     assert given_out.sum() == pytest.approx(1.0 if tokens.any() else 0.0)
-    longer = shares(
-        [Turn("", weight) for _, weight in turns],
-        np.where(np.arange(len(tokens)) == 0, tokens + 1, tokens),
-    )
+    tokens[0] += 1
+    longer = shares(plain, tokens)
     assert longer[0] >= given_out[0] - 1e-12
 
 
@@ -107,10 +106,9 @@ def test_a_short_last_turn_leaves_the_say_to_what_went_before() -> None:
     before them has.
     """
     turns = weighted_turns([("user", "a" * 40), ("user", "go")])
-    assert shares(turns, np.array([2, 40])).tolist() == pytest.approx([1 / 9, 8 / 9])
-    assert shares(turns, np.array([FULL_WEIGHT_TOKENS, 40])).tolist() == pytest.approx(
-        [8 / 9, 1 / 9]
-    )
+    for tokens, first in ((2, 1 / 9), (FULL_WEIGHT_TOKENS, 8 / 9)):
+        says = shares(turns, np.array([tokens, 40]))
+        assert says.tolist() == pytest.approx([first, 1 - first])
 
 
 @given(router=routers(), text=texts)
@@ -136,13 +134,9 @@ def test_the_scores_of_a_conversation_are_the_shared_means_of_its_turns(
         [math.log(score) for score in bare.route(turn.text).scores.values()]
         for turn in turns
     ]
-    heat = (
-        router.confidence.temperature
-        / float(np.dot(says, voters)) ** router.confidence.growth
-    )
-    mixed = (
-        np.array([np.dot(says, column) for column in zip(*logs, strict=True)]) / heat
-    )
+    sure = router.confidence
+    heat = sure.temperature / float(np.dot(says, voters)) ** sure.growth
+    mixed = says @ np.array(logs) / heat
     odds = np.exp(mixed - mixed.max())
     decision = router.route_turns(turns)
     assert list(decision.scores.values()) == pytest.approx(
@@ -173,6 +167,5 @@ def test_the_words_of_a_conversation_explain_its_decision(
         weights, abs=1e-9
     )
     assert parts.sum(axis=1).tolist() == pytest.approx([0.0] * len(parts), abs=1e-9)
-    assert "".join(word.text for word in explanation.words) == "".join(
-        turn.text for turn in turns
-    )
+    text = "".join(turn.text for turn in turns)
+    assert "".join(word.text for word in explanation.words) == text

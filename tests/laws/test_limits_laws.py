@@ -4,6 +4,8 @@ another.
 
 from __future__ import annotations
 
+from ipaddress import IPv4Address, IPv6Address
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -66,10 +68,8 @@ def test_after_a_pause_exactly_a_burst_is_let_through_at_once(rate: Rate) -> Non
 def test_two_buckets_are_independent(rate: Rate, asks: list[tuple[str, float]]) -> None:
     """What one is told does not depend on how often the other asks."""
     clock = Clock()
-    together, alone = (
-        RateLimiter(clock),
-        {"a": RateLimiter(clock), "b": RateLimiter(clock)},
-    )
+    together = RateLimiter(clock)
+    alone = {who: RateLimiter(clock) for who in "ab"}
     for who, pause in asks:
         clock.now += pause
         assert together.wait_s(who, rate) == alone[who].wait_s(who, rate)
@@ -105,8 +105,6 @@ def test_a_network_of_ipv6_is_one_client_network(
     network: int, first: int, second: int
 ) -> None:
     """Whoever has 2^64 addresses has one bucket."""
-    from ipaddress import IPv6Address
-
     one, other = (str(IPv6Address((network << 64) + host)) for host in (first, second))
     if IPv6Address(one).ipv4_mapped is None and IPv6Address(other).ipv4_mapped is None:
         assert client_network(one) == client_network(other)
@@ -115,7 +113,5 @@ def test_a_network_of_ipv6_is_one_client_network(
 @given(number=st.integers(0, 2**32 - 1))
 def test_an_address_of_ipv4_is_its_own_client_network(number: int) -> None:
     """Also where a socket of IPv6 writes it in its own way."""
-    from ipaddress import IPv4Address
-
     address = str(IPv4Address(number))
     assert client_network(address) == client_network(f"::ffff:{address}") == address

@@ -47,8 +47,8 @@ def test_the_sums_of_two_sets_of_scores_are_those_of_their_union(
     bit for bit.
     """
     one, two, both = (
-        quality_of(each, DOMAINS, EXPERTS)
-        for each in (first, second, [*second, *first])
+        quality_of(corpus, DOMAINS, EXPERTS)
+        for corpus in (first, second, [*second, *first])
     )
     assert (one.sums + two.sums == both.sums).all()
     assert (one.counts + two.counts == both.counts).all()
@@ -130,10 +130,9 @@ def test_no_scores_give_these_tables() -> None:
         with pytest.raises(FormatError):
             quality_from_json({**facts, **change})
     for name in facts:
+        without = {key: value for key, value in facts.items() if key != name}
         with pytest.raises(FormatError):
-            quality_from_json(
-                {key: value for key, value in facts.items() if key != name}
-            )
+            quality_from_json(without)
 
 
 def test_without_any_score_there_is_no_table() -> None:

@@ -66,13 +66,13 @@ def test_a_vector_depends_on_its_text_alone(
     sentences: UseEncoder, batch: Texts, native: bool, tokens: int
 ) -> None:
     """Not on the texts beside it, and not on how many tokens are taken at once."""
-    each = [vectors(sentences, [text])[0] for text in batch]
+    alone = [vectors(sentences, [text])[0] for text in batch]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sentence_encoder, "BATCH_TOKENS", tokens)
         if not native:
             patch.setattr(sentence_encoder, "native", None)
         together = vectors(sentences, batch)
-    assert together.tolist() == [vector.tolist() for vector in each]
+    assert together.tolist() == [vector.tolist() for vector in alone]
 
 
 @needs_native

@@ -18,6 +18,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.support.commands import output_of
 from tests.support.fake_expert import Expert, Part, wait_for, well
 from tests.support.in_process import DOMAINS
 from tests.support.serving import prompt_for, release_of
@@ -104,15 +105,7 @@ def proxy(
             "litellm_settings": {"callbacks": f"{HOOK.stem}.hook"},
         }
         (folder / "config.yaml").write_text(json.dumps(settings))
-        command: list[str | Path] = [
-            python.with_name("litellm"),
-            "--config",
-            "config.yaml",
-            "--host",
-            "127.0.0.1",
-            "--port",
-            str(port),
-        ]
+        options = f"--config config.yaml --host 127.0.0.1 --port {port}".split()
         key = f"sk-{secrets.token_hex(32)}"
         environment = {
             **os.environ,
@@ -122,7 +115,11 @@ def proxy(
         environment |= {"LITELLM_MASTER_KEY": key, "RELEASE": str(release)}
         log = stack.enter_context((folder / "log").open("w"))
         process = subprocess.Popen(
-            command, cwd=folder, env=environment, stdout=log, stderr=log
+            [python.with_name("litellm"), *options],
+            cwd=folder,
+            env=environment,
+            stdout=log,
+            stderr=log,
         )
         headers = {"Authorization": f"Bearer {key}"}
         client = stack.enter_context(
@@ -193,19 +190,8 @@ def test_langchain_asks_the_model_of_the_domain(python: Path, release: Path) -> 
     """Texts, messages and prompts; streamed, in batches and awaited; nothing else is imported for
     it.
     """
-    command: list[str | Path] = [
-        python,
-        "-c",
-        CHAIN,
-        release,
-        LONG["law"],
-        LONG["code"],
-    ]
+    command = (python, "-c", CHAIN, release, LONG["law"], LONG["code"])
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    said, imported = json.loads(done.stdout)
+    said, imported = json.loads(output_of(command, ROOT, env=environment))
     assert said == ["law", "code", "generalist", "law", "code", "law", "law", "code"]
     assert imported == []

@@ -43,7 +43,7 @@ from tests.support.in_process import (
     Local,
     answered_by,
     chat,
-    fleet_toml,
+    experts_toml,
     running,
     served,
 )
@@ -117,7 +117,7 @@ def apis(release: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ap
             for expert, fields in zip(experts, settings, strict=True)
         }
         file = folder / "experts.toml"
-        file.write_text(fleet_toml(addressed, 'fallback = "code"'))
+        file.write_text(experts_toml(addressed, fallback="code"))
         yield Apis(stack.enter_context(served(release, file)), *experts)
 
 
@@ -172,11 +172,7 @@ def test_an_anthropic_client_talks_to_experts_of_its_api(
                 block.text for block in message.content if block.type == "text"
             )
             assert texts.replace(" ", "") == f"{model}heard{prompt}"
-            assert (message.stop_reason, message.role, message.type) == (
-                "end_turn",
-                "assistant",
-                "message",
-            )
+            assert (message.stop_reason, message.role) == ("end_turn", "assistant")
             assert (message.usage.input_tokens, message.usage.output_tokens) == (7, 3)
 
 
@@ -243,21 +239,15 @@ def test_an_anthropic_client_is_told_a_mistake_that_an_expert_finds(
         client.messages.create(**one_turn("x", "code"))
 
 
-def test_a_key_may_come_as_anthropics_clients_send_it(
-    release: Path, tmp_path: Path
-) -> None:
+def test_a_key_may_come_as_anthropics_clients_send_it(fleet: Fleet) -> None:
     """As x-api-key; without one the error has that API's shape."""
     import anthropic
 
-    key, _ = add_key(tmp_path / "keys.toml", "shop")
-    rules = AccessRules(keys=KeyRing(tmp_path / "keys.toml"))
-    with (
-        served(release, None, rules) as local,
-        anthropic_client(str(local.http.base_url), "wrong") as client,
-    ):
+    local, key = fleet.serve_keyed({"law": {}})
+    with anthropic_client(str(local.http.base_url), "wrong") as client:
         with pytest.raises(anthropic.AuthenticationError):
             client.messages.create(**one_turn("x"))
-        with pytest.raises(anthropic.NotFoundError, match="no experts are configured"):
+        with pytest.raises(anthropic.BadRequestError, match="speaks Anthropic's API"):
             client.with_options(api_key=key).messages.create(**one_turn("x"))
 
 
@@ -436,15 +426,16 @@ def test_a_fallback_answers_for_an_api_only_where_the_file_says_so(
     local = fleet.serve({**experts, "generalist": BOTH_APIS})
     for stream in (False, True):
         response = local.post(f"/v1/{path}", of_any_endpoint(LAW, stream=stream))
+        headers = response.headers
         if expert is None:
             assert response.status_code == 400
             assert "domain 'law'" in response.json()["error"]["message"]
-            assert response.headers["x-ridgeway-domain"] == "law"
+            assert headers["x-ridgeway-domain"] == "law"
         else:
             assert response.status_code == 200
-            assert response.headers["x-ridgeway-expert"] == expert
-            assert response.headers["x-ridgeway-reason"] == "api"
-            assert response.headers["x-ridgeway-tried"] == "law api"
+            assert headers["x-ridgeway-expert"] == expert
+            assert headers["x-ridgeway-reason"] == "api"
+            assert headers["x-ridgeway-tried"] == "law api"
         named = of_any_endpoint(LAW, "law", stream=stream)
         refused = local.post(f"/v1/{path}", named)
         assert refused.status_code == 400, "who names an expert gets no other"

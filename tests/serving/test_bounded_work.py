@@ -76,11 +76,9 @@ def serving(folder: Path) -> Iterator[Serving]:
 
 def peak(serving: Serving) -> int:
     """The most memory that the process ever held, in bytes."""
-    match = re.search(
-        r"VmHWM:\s+(\d+) kB", Path(f"/proc/{serving.pid}/status").read_text()
-    )
-    assert match is not None
-    return int(match[1]) * 1024
+    status = Path(f"/proc/{serving.pid}/status").read_text()
+    [size] = re.findall(r"VmHWM:\s+(\d+) kB", status)
+    return int(size) * 1024
 
 
 def long_prompts(turn: int) -> tuple[str, Any]:
@@ -90,20 +88,15 @@ def long_prompts(turn: int) -> tuple[str, Any]:
 def long_chats(turn: int) -> tuple[str, Any]:
     text = TEXTS[turn % len(TEXTS)]
     thirds = [text[: len(text) // 3], text[: len(text) // 3], text[: len(text) // 4]]
-    messages = [
-        {"role": role, "content": part}
-        for role, part in zip(ROLES, thirds, strict=True)
-    ]
+    pairs = zip(ROLES, thirds, strict=True)
+    messages = [{"role": role, "content": part} for role, part in pairs]
     return "/v1/chat/completions", {"model": "auto", "messages": messages}
 
 
 def batches(turn: int) -> tuple[str, Any]:
-    return "/v1/route", {
-        "prompts": [
-            TEXTS[turn % len(TEXTS)][: BODY // 1100 // (1 + 3 * (turn % 4 == 2))]
-        ]
-        * 1024
-    }
+    text = TEXTS[turn % len(TEXTS)]
+    size = BODY // 1100 // (1 + 3 * (turn % 4 == 2))
+    return "/v1/route", {"prompts": [text[:size]] * 1024}
 
 
 def explanations(turn: int) -> tuple[str, Any]:
@@ -125,7 +118,8 @@ def many_numbers(turn: int) -> tuple[str, Any]:
     }
 
 
-KINDS: tuple[Callable[[int], tuple[str, Any]], ...] = (
+Kinds = tuple[Callable[[int], tuple[str, Any]], ...]
+KINDS: Kinds = (
     long_prompts,
     long_chats,
     batches,
@@ -163,23 +157,18 @@ def short_chats(serving: Serving) -> Iterator[list[float]]:
             asking.result()
 
 
+HALF_A_HEAD = b"POST /v1/route HTTP/1.1\r\nx-filling: " + b"x" * 20_000
+
+
 @contextlib.contextmanager
 def half_requests(serving: Serving, count: int) -> Iterator[None]:
     """Connections over which the head of a request does not end."""
+    address = ("127.0.0.1", httpx.URL(serving.url).port or 0)
     with contextlib.ExitStack() as stack:
         for _ in range(count):
-            connection = stack.enter_context(
-                socket.create_connection(
-                    ("127.0.0.1", httpx.URL(serving.url).port or 0), 30
-                )
-            )
-            connection.sendall(
-                b"POST /v1/route HTTP/1.1\r\nx-filling: " + b"x" * 20_000
-            )
+            connection = stack.enter_context(socket.create_connection(address, 30))
+            connection.sendall(HALF_A_HEAD)
         yield
-
-
-Kinds = tuple[Callable[[int], tuple[str, Any]], ...]
 
 
 def flood(serving: Serving, kinds: Kinds, requests: int) -> Counter[int]:
@@ -189,10 +178,14 @@ def flood(serving: Serving, kinds: Kinds, requests: int) -> Counter[int]:
         path, body = kinds[turn % len(kinds)](turn // len(kinds))
         content = json.dumps(body, ensure_ascii=False).encode()
         assert len(content) <= 4 * 1024**2, (path, len(content))
-        with httpx.Client(base_url=serving.url, trust_env=False, timeout=300.0) as http:
-            return http.post(
-                path, content=content, headers={"content-type": "application/json"}
-            ).status_code
+        headers = {"content-type": "application/json"}
+        return httpx.post(
+            f"{serving.url}{path}",
+            content=content,
+            headers=headers,
+            trust_env=False,
+            timeout=300.0,
+        ).status_code
 
     with ThreadPoolExecutor(requests) as pool:
         return Counter(pool.map(one, range(requests)))

@@ -23,7 +23,7 @@ from ridgeway.common.web.api_keys import add_key, usage_path
 from ridgeway.common.web.http_errors import RefusedRequest
 from ridgeway.common.web.key_budgets import UsageBook
 from tests.support.fake_expert import Asked, Expert, hangs, token
-from tests.support.in_process import DOMAINS
+from tests.support.in_process import CHATS, DOMAINS
 from tests.support.serving import Serving, chat, leaving, release_of, write_experts
 from tests.support.waiting import wait_for
 
@@ -69,9 +69,7 @@ def ask_at_once(
     `answers` has them too, as they come.
     """
     come = [] if answers is None else answers
-
-    async def ask(http: httpx.AsyncClient, body: Any) -> None:
-        come.append(await http.post("/v1/chat/completions", json=body))
+    body = chat("auto", "hello", **more)
 
     async def all_of_them() -> None:
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
@@ -79,8 +77,11 @@ def ask_at_once(
         async with httpx.AsyncClient(
             base_url=served.url, limits=limits, headers=headers, timeout=120.0
         ) as http:
-            body = chat("auto", "hello", **more)
-            await asyncio.gather(*(ask(http, body) for _ in range(number)))
+
+            async def ask() -> None:
+                come.append(await http.post(CHATS, json=body))
+
+            await asyncio.gather(*(ask() for _ in range(number)))
 
     def code(answer: httpx.Response) -> str:
         return "" if answer.status_code == 200 else str(answer.json()["error"]["code"])
@@ -192,12 +193,12 @@ def test_what_a_killed_process_had_reserved_stays_spent_and_its_requests_do_not_
         asked.chunk(token("one"))
         asked.linger()
 
-    limits: dict[str, Any] = {
-        "window": "month",
-        "max_tokens": 1_000_000,
-        "max_parallel": 1,
-    }
-    with serving(tmp_path, begins, 1, **limits) as (served, expert, book):
+    limits: Any = {"max_tokens": 1_000_000, "max_parallel": 1}
+    with serving(tmp_path, begins, 1, window="month", **limits) as (
+        served,
+        expert,
+        book,
+    ):
         with (
             contextlib.suppress(httpx.HTTPError),
             served.streamed("auto", max_tokens=500) as response,

@@ -9,12 +9,13 @@ import datetime
 import ipaddress
 import json
 import logging
+import re
 import socket
 import ssl
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import httpx
 import pytest
@@ -33,7 +34,7 @@ from ridgeway.common.web.http_protocol import (
     MAX_UNPARSED_BYTES,
     HttpConnection,
 )
-from ridgeway.common.web.request_context import LineFormatter
+from ridgeway.common.web.request_context import LineFormatter, LogFormat
 from ridgeway.common.web.server import (
     Address,
     Certificate,
@@ -41,7 +42,7 @@ from ridgeway.common.web.server import (
     find_certificate,
 )
 from ridgeway.serving.telemetry import Metrics
-from tests.support.commands import Workshop, workshop
+from tests.support.commands import Workshop
 from tests.support.in_process import running
 from tests.support.serving import SECRET, Serving
 from tests.support.waiting import wait_for
@@ -60,22 +61,15 @@ async def echo(scope: Any, receive: Any, send: Any) -> None:
     length, more = 0, True
     while more:
         event = await receive()
-        length, more = (
-            length + len(event.get("body", b"")),
-            event.get("more_body", False),
-        )
+        length += len(event.get("body", b""))
+        more = event.get("more_body", False)
     if scope["path"] == "/v1/error":
         raise RuntimeError(SECRET)
     await send({"type": "http.response.start", "status": 200, "headers": []})
     if scope["path"] == "/v1/much":
         for _ in range(64):
-            await send(
-                {
-                    "type": "http.response.body",
-                    "body": bytes(1_000_000),
-                    "more_body": True,
-                }
-            )
+            piece = {"body": bytes(1_000_000), "more_body": True}
+            await send({"type": "http.response.body", **piece})
     await send({"type": "http.response.body", "body": b"%d" % length})
 
 
@@ -130,6 +124,12 @@ def connect(port: int) -> socket.socket:
     return socket.create_connection(("127.0.0.1", port))
 
 
+@pytest.fixture
+def connection(port: int) -> Iterator[socket.socket]:
+    with connect(port) as connection:
+        yield connection
+
+
 # Connections
 
 
@@ -143,50 +143,46 @@ def test_a_head_that_does_not_come_is_given_up() -> None:
             connections[-1].sendall(begun)
         for connection in connections:
             status, headers, code = parsed(until_closed(connection))
-            assert (status, code, headers["connection"]) == (
-                408,
-                "slow_request",
-                "close",
-            )
+            assert (status, code) == (408, "slow_request")
+            assert headers["connection"] == "close"
             assert headers["x-content-type-options"] == "nosniff"
 
 
 @pytest.mark.usefixtures("hasty")
-def test_a_head_that_comes_byte_by_byte_is_given_up() -> None:
+def test_a_head_that_comes_byte_by_byte_is_given_up(connection: socket.socket) -> None:
     """The time is that of the whole head, so that it cannot be drawn out."""
-    with serving() as port, connect(port) as connection:
-        connection.settimeout(SOON_S / 10)
-        answer = b""
-        for byte in HEAD * 10:
-            with contextlib.suppress(TimeoutError):
-                answer += connection.recv(65536)
-            if answer:
-                break
-            connection.sendall(bytes([byte]))
-        assert parsed(answer)[0] == 408
-
-
-@pytest.mark.usefixtures("hasty")
-def test_the_second_request_of_a_connection_is_waited_for_no_longer() -> None:
-    """A good request first does not buy time."""
-    with serving() as port, connect(port) as connection:
-        connection.sendall(HEAD + b"content-length: 2\r\n\r\nab")
-        answer = b""
-        while not answer.endswith(b"0\r\n\r\n"):
+    connection.settimeout(SOON_S / 10)
+    answer = b""
+    for byte in HEAD * 10:
+        with contextlib.suppress(TimeoutError):
             answer += connection.recv(65536)
-        connection.sendall(b"POST /v1/ec")
-        assert b"200 OK" in answer and parsed(until_closed(connection))[0] == 408
+        if answer:
+            break
+        connection.sendall(bytes([byte]))
+    assert parsed(answer)[0] == 408
 
 
 @pytest.mark.usefixtures("hasty")
-def test_a_body_that_stops_coming_is_given_up() -> None:
+def test_the_second_request_of_a_connection_is_waited_for_no_longer(
+    connection: socket.socket,
+) -> None:
+    """A good request first does not buy time."""
+    connection.sendall(HEAD + b"content-length: 2\r\n\r\nab")
+    answer = b""
+    while not answer.endswith(b"0\r\n\r\n"):
+        answer += connection.recv(65536)
+    connection.sendall(b"POST /v1/ec")
+    assert b"200 OK" in answer and parsed(until_closed(connection))[0] == 408
+
+
+@pytest.mark.usefixtures("hasty")
+def test_a_body_that_stops_coming_is_given_up(connection: socket.socket) -> None:
     """With a proper answer, which comes though the body does not end."""
-    with serving() as port, connect(port) as connection:
-        connection.sendall(HEAD + b"content-length: 100\r\n\r\nhalf")
-        answer = until_closed(connection)
-        status, _, code = parsed(answer)
-        assert (status, code) == (408, "slow_body")
-        assert answer.startswith(b"HTTP/1.1 408 Request Timeout\r\n")
+    connection.sendall(HEAD + b"content-length: 100\r\n\r\nhalf")
+    answer = until_closed(connection)
+    status, _, code = parsed(answer)
+    assert (status, code) == (408, "slow_body")
+    assert answer.startswith(b"HTTP/1.1 408 Request Timeout\r\n")
 
 
 def test_half_sent_bodies_do_not_keep_the_bodies_of_others_out() -> None:
@@ -218,43 +214,42 @@ def test_half_sent_bodies_do_not_keep_the_bodies_of_others_out() -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("hasty")
-def test_a_body_that_drips_is_given_up() -> None:
+def test_a_body_that_drips_is_given_up(connection: socket.socket) -> None:
     """A byte now and then keeps a body alive only for so long."""
-    with serving() as port, connect(port) as connection:
-        connection.sendall(HEAD + b"content-length: 1000\r\n\r\n")
-        connection.settimeout(SOON_S / 3)
-        answer = b""
-        for _ in range(60):
-            with contextlib.suppress(TimeoutError):
-                answer = connection.recv(65536)
-            if answer:
-                break
-            connection.sendall(b"x")
-        assert parsed(answer)[0::2] == (408, "slow_body")
+    connection.sendall(HEAD + b"content-length: 1000\r\n\r\n")
+    connection.settimeout(SOON_S / 3)
+    answer = b""
+    for _ in range(60):
+        with contextlib.suppress(TimeoutError):
+            answer = connection.recv(65536)
+        if answer:
+            break
+        connection.sendall(b"x")
+    assert parsed(answer)[0::2] == (408, "slow_body")
 
 
 @pytest.mark.usefixtures("hasty")
-def test_a_slow_body_that_does_come_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_body_that_does_come_is_taken(
+    connection: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Within the time, pauses do no harm, and the connection goes on."""
     monkeypatch.setattr(protocol, "_BODY_TIMEOUT_S", 60.0)
-    with serving() as port, connect(port) as connection:
-        connection.sendall(HEAD + b"content-length: 6\r\n\r\n")
-        waits = threading.Event()
-        for _ in range(6):
-            waits.wait(SOON_S / 3)
-            connection.sendall(b"x")
-        connection.settimeout(10)
-        assert b"200 OK" in connection.recv(65536)
+    connection.sendall(HEAD + b"content-length: 6\r\n\r\n")
+    waits = threading.Event()
+    for _ in range(6):
+        waits.wait(SOON_S / 3)
+        connection.sendall(b"x")
+    connection.settimeout(10)
+    assert b"200 OK" in connection.recv(65536)
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("hasty")
-def test_an_answer_that_nobody_reads_is_broken_off() -> None:
+def test_an_answer_that_nobody_reads_is_broken_off(connection: socket.socket) -> None:
     """A client that stops reading does not hold a request for ever."""
-    with serving() as port, connect(port) as connection:
-        connection.sendall(b"GET /v1/much HTTP/1.1\r\nhost: localhost\r\n\r\n")
-        threading.Event().wait(4 * SOON_S)
-        assert len(until_closed(connection)) < 64_000_000
+    connection.sendall(b"GET /v1/much HTTP/1.1\r\nhost: localhost\r\n\r\n")
+    threading.Event().wait(4 * SOON_S)
+    assert len(until_closed(connection)) < 64_000_000
 
 
 @pytest.mark.parametrize(
@@ -270,13 +265,14 @@ def test_an_answer_that_nobody_reads_is_broken_off() -> None:
     ],
     ids=["one", "many", "address"],
 )
-def test_a_head_that_is_too_long_is_refused(port: int, head: bytes) -> None:
+def test_a_head_that_is_too_long_is_refused(
+    connection: socket.socket, head: bytes
+) -> None:
     """In one header, in many, or in the address."""
-    with connect(port) as connection:
-        with contextlib.suppress(ConnectionError):
-            connection.sendall(head)
-        status, _, code = parsed(until_closed(connection))
-        assert (status, code) == (431, "headers_too_long")
+    with contextlib.suppress(ConnectionError):
+        connection.sendall(head)
+    status, _, code = parsed(until_closed(connection))
+    assert (status, code) == (431, "headers_too_long")
 
 
 @pytest.mark.parametrize(
@@ -292,45 +288,42 @@ def test_a_head_that_is_too_long_is_refused(port: int, head: bytes) -> None:
     ],
     ids=["header", "extension", "trailer", "trailers"],
 )
-def test_what_has_no_end_is_cut_off(port: int, begun: bytes, more: bytes) -> None:
+def test_what_has_no_end_is_cut_off(
+    connection: socket.socket, begun: bytes, more: bytes
+) -> None:
     """A header, an extension of a chunk, a trailer or trailers that go on and on are not kept in
     memory.
     """
-    with connect(port) as connection, pytest.raises(ConnectionError):
+    with pytest.raises(ConnectionError):
         connection.sendall(HEAD + begun)
         for _ in range(1000):
             connection.sendall(more)
 
 
-def test_a_long_body_in_small_chunks_is_taken(port: int) -> None:
+def test_a_long_body_in_small_chunks_is_taken(connection: socket.socket) -> None:
     """What is between the chunks does not count as a head."""
     count = MAX_UNPARSED_BYTES // 4
-    with connect(port) as connection:
-        connection.sendall(
-            HEAD
-            + b"transfer-encoding: chunked\r\n\r\n"
-            + b"1\r\na\r\n" * count
-            + b"0\r\n\r\n"
-        )
-        connection.settimeout(60)
-        answer = b""
-        while b"%d" % count not in answer:
-            piece = connection.recv(65536)
-            assert piece, answer
-            answer += piece
-        assert b"200 OK" in answer
+    connection.sendall(
+        HEAD
+        + b"transfer-encoding: chunked\r\n\r\n"
+        + b"1\r\na\r\n" * count
+        + b"0\r\n\r\n"
+    )
+    connection.settimeout(60)
+    answer = b""
+    while b"%d" % count not in answer:
+        piece = connection.recv(65536)
+        assert piece, answer
+        answer += piece
+    assert b"200 OK" in answer
 
 
 def test_a_refused_body_is_let_go_by_and_the_answer_is_read(port: int) -> None:
     """A client that first sends all of its body, and then reads, finds the answer and can go on."""
     with httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False) as client:
         assert client.post("/v1/echo", content=bytes(20_000_000)).status_code == 413
-        assert (
-            client.post(
-                "/v1/echo", content=(bytes(100_000) for _ in range(100))
-            ).status_code
-            == 413
-        )
+        pieces = (bytes(100_000) for _ in range(100))
+        assert client.post("/v1/echo", content=pieces).status_code == 413
         assert client.post("/v1/echo", content=b"ab").text == "2"
 
 
@@ -358,10 +351,9 @@ def test_only_so_many_connections_are_held(monkeypatch: pytest.MonkeyPatch) -> N
 
         def answers() -> bool:
             with contextlib.suppress(httpx.HTTPError):
-                return (
-                    httpx.get(f"http://127.0.0.1:{port}/", trust_env=False).status_code
-                    == 200
-                )
+                return httpx.get(
+                    f"http://127.0.0.1:{port}/", trust_env=False
+                ).is_success
             return False
 
         wait_for("there is room again", answers)
@@ -375,16 +367,17 @@ def test_only_so_many_connections_are_held(monkeypatch: pytest.MonkeyPatch) -> N
         b"GET / HTTP/9\r\n\r\n",
     ],
 )
-def test_what_is_not_http_gets_a_proper_error(port: int, junk: bytes) -> None:
+def test_what_is_not_http_gets_a_proper_error(
+    connection: socket.socket, junk: bytes
+) -> None:
     """Also TLS where there is none."""
-    with connect(port) as connection:
-        connection.sendall(junk)
-        status, headers, code = parsed(until_closed(connection))
-        assert (status, code, headers["cache-control"]) == (
-            400,
-            "invalid_http",
-            "no-store",
-        )
+    connection.sendall(junk)
+    status, headers, code = parsed(until_closed(connection))
+    assert (status, code, headers["cache-control"]) == (
+        400,
+        "invalid_http",
+        "no-store",
+    )
 
 
 def test_a_websocket_is_an_ordinary_request(port: int) -> None:
@@ -509,10 +502,8 @@ def test_a_pair_that_cannot_be_used_is_one_sentence(tmp_path: Path) -> None:
     """One without the other, files that are not there, that are of other pairs, that are no such
     files, or locked.
     """
-    (certificate, key), (_, stranger) = (
-        make_certificate(tmp_path),
-        make_certificate(tmp_path, "two"),
-    )
+    certificate, key = make_certificate(tmp_path)
+    _, stranger = make_certificate(tmp_path, "two")
     junk, locked = tmp_path / "junk", tmp_path / "locked.key"
     junk.write_bytes(b"junk")
     private = serialization.load_pem_private_key(key.read_bytes(), None)
@@ -544,17 +535,9 @@ def test_a_line_of_the_log_holds_no_traceback() -> None:
     record = logging.LogRecord(
         "uvicorn.error", logging.ERROR, __file__, 1, "it failed\n<%s>", (SECRET,), about
     )
-    for line in (
-        LineFormatter("text").format(record),
-        LineFormatter("json").format(record),
-    ):
+    for line in (LineFormatter(kind).format(record) for kind in get_args(LogFormat)):
         assert "it failed: RuntimeError" in line and "\n" not in line
         assert SECRET not in line and "connections.py" not in line
-
-
-@pytest.fixture(scope="module")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
-    return workshop(tmp_path_factory.mktemp("guarded"))
 
 
 def test_nothing_starts_that_would_be_open_to_others(shop: Workshop) -> None:
@@ -570,11 +553,7 @@ def test_nothing_starts_that_would_be_open_to_others(shop: Workshop) -> None:
         ):
             done = shop.call("serve", shop.folder / "release", *words)
             assert done.code == 2 and done.stdout == "" and "serving" not in done.stderr
-            (line,) = [
-                line
-                for line in done.stderr.splitlines()
-                if line.startswith("ridgeway: ")
-            ]
+            [line] = re.findall("^ridgeway: .*", done.stderr, re.MULTILINE)
             assert sentence in line
 
 
@@ -590,28 +569,20 @@ def test_the_running_service_forgets_a_revoked_key_and_logs_neither_key_nor_prom
         def ask() -> int:
             return served.post("/v1/route", {"prompt": SECRET}).status_code
 
+        def by_key(key: str, path: str) -> int:
+            headers = {"authorization": f"Bearer {key}"}
+            return served.http.get(path, headers=headers).status_code
+
         assert ask() == 200
         assert served.post(f"/v1/{SECRET}", {}).status_code == 404
-        assert (
-            served.http.get(
-                "/readyz", headers={"authorization": f"Bearer {SECRET}"}
-            ).status_code
-            == 200
-        )
-        assert (
-            served.post("/v1/route", {"prompt": SECRET * 1_000_000}).status_code == 413
-        )
+        assert by_key(SECRET, "/readyz") == 200
+        assert served.post("/v1/route", {"prompt": SECRET * 10**6}).status_code == 413
         with connect(int(served.url.rpartition(":")[2])) as connection:
             connection.sendall(f"{SECRET}\r\n\r\n".encode())
             until_closed(connection)
         revoke_key(file, "app")
         wait_for("the key is refused", lambda: ask() == 401)
-        assert (
-            served.http.get(
-                "/metrics", headers={"authorization": f"Bearer {other}"}
-            ).status_code
-            == 200
-        )
+        assert by_key(other, "/metrics") == 200
         served.http.close()
         served.stop()
         for word in (SECRET, key, other, str(file), "Traceback"):

@@ -7,7 +7,6 @@ from __future__ import annotations
 import sqlite3
 import time
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from ridgeway.common.web import key_budgets
 from ridgeway.serving import recent_notes
 from ridgeway.serving.recent_notes import NOTE_WAIT_S, Assignment, RecentNotes
 from tests.support.fake_expert import well
-from tests.support.in_process import DOMAINS, GatewayExperts, GatewayMaker, answered_by
+from tests.support.in_process import CHATS, DOMAINS, Local, answered_by
 from tests.support.serving import prompt_for, release_of
 from tests.support.waiting import processes_per_core
 
@@ -44,43 +43,36 @@ def chat(*said: tuple[str, Any], **more: Any) -> dict[str, Any]:
     }
 
 
-def ask(shown: GatewayExperts, *said: str, **more: Any) -> tuple[str, str]:
+def ask(local: Local, *said: str, **more: Any) -> tuple[str, str]:
     """What a user said, whom something was answered each time: who answers now, and why."""
     turns = [part for text in said for part in (("user", text), ("assistant", "ok"))]
     body = chat(*turns[:-1], **more)
-    return answered_by(shown.local.post("/v1/chat/completions", body))
+    return answered_by(local.post(CHATS, body))
 
 
-def test_a_follow_up_stays_and_a_new_topic_is_followed(cast: GatewayMaker) -> None:
+def test_a_follow_up_stays_and_a_new_topic_is_followed(local: Local) -> None:
     """Also where the client sends no history, under a session's name; and another session is
     another conversation.
     """
-    with cast() as shown:
 
-        def of(text: str, session: str) -> tuple[str, str]:
-            return answered_by(
-                shown.local.post(
-                    "/v1/chat/completions",
-                    chat(("user", text)),
-                    **{"x-session-id": session},
-                )
-            )
+    def of(text: str, session: str) -> tuple[str, str]:
+        named = {"x-session-id": session}
+        return answered_by(local.post(CHATS, chat(("user", text)), **named))
 
-        law, code = LONG["law"], LONG["code"]
-        assert ask(shown, law)[0] == "law"
-        assert ask(shown, law, code[:3]) == ("law", "sticky")
-        assert ask(shown, law, code) == ("code", "best")
-        assert of(law, "one")[0] == "law"
-        assert of(code[:3], "one") == ("law", "sticky")
-        assert of(code[:3], "two")[0] == "code"
-        assert of(code, "one")[0] == "code"
-        assert of(law[:3], "one") == ("code", "sticky")
+    law, code = LONG["law"], LONG["code"]
+    assert ask(local, law)[0] == "law"
+    assert ask(local, law, code[:3]) == ("law", "sticky")
+    assert ask(local, law, code) == ("code", "best")
+    assert of(law, "one")[0] == "law"
+    assert of(code[:3], "one") == ("law", "sticky")
+    assert of(code[:3], "two")[0] == "code"
+    assert of(code, "one")[0] == "code"
+    assert of(law[:3], "one") == ("code", "sticky")
 
 
-def test_what_is_not_known_is_seen_from_the_turns_before(cast: GatewayMaker) -> None:
+def test_what_is_not_known_is_seen_from_the_turns_before(local: Local) -> None:
     """After a restart, or in another worker, a follow-up goes where its conversation was."""
-    with cast() as shown:
-        assert ask(shown, LONG["law"], LONG["code"][:3]) == ("law", "sticky")
+    assert ask(local, LONG["law"], LONG["code"][:3]) == ("law", "sticky")
 
 
 @pytest.mark.parametrize(
@@ -89,21 +81,20 @@ def test_what_is_not_known_is_seen_from_the_turns_before(cast: GatewayMaker) -> 
     ids=["openai", "anthropic"],
 )
 def test_tools_stay_with_who_asked_for_them(
-    cast: GatewayMaker, result: tuple[str, Any]
+    local: Local, result: tuple[str, Any]
 ) -> None:
     """Whatever a tool says, and also if another expert had answered in the first one's place."""
-    with cast() as shown:
-        loop = chat(("user", LONG["law"]), ("assistant", ""), result)
+    loop = chat(("user", LONG["law"]), ("assistant", ""), result)
 
-        def goes_on() -> tuple[str, str]:
-            return answered_by(shown.local.post("/v1/chat/completions", loop))
+    def goes_on() -> tuple[str, str]:
+        return answered_by(local.post(CHATS, loop))
 
-        assert ask(shown, LONG["law"])[0] == "law"
-        assert goes_on() == ("law", "sticky")
-        shown.experts["law"].part = lambda asked: asked.reply(500, b"{}")
-        assert ask(shown, LONG["law"])[0] == "generalist"
-        shown.experts["law"].part = well("law")
-        assert goes_on() == ("generalist", "sticky")
+    assert ask(local, LONG["law"])[0] == "law"
+    assert goes_on() == ("law", "sticky")
+    local.experts["law"].part = lambda asked: asked.reply(500, b"{}")
+    assert ask(local, LONG["law"])[0] == "generalist"
+    local.experts["law"].part = well("law")
+    assert goes_on() == ("generalist", "sticky")
 
 
 def test_memory_is_bounded_and_shared_and_holds_no_text(
@@ -113,27 +104,17 @@ def test_memory_is_bounded_and_shared_and_holds_no_text(
     three names.
     """
     monkeypatch.setattr(recent_notes, "MAX_NOTES", 3)
-    known, sharing = (
-        RecentNotes(Assignment, tmp_path / "notes"),
-        RecentNotes(Assignment, tmp_path / "notes"),
-    )
+    known, sharing = (RecentNotes(Assignment, tmp_path / "notes") for _ in range(2))
+    law = Assignment("law", "law", "law")
+    code = Assignment(None, "code", "law")
     keys = [exchange_of([("user", f"secret {number}")]).noted_as for number in range(5)]
     for key in keys:
-        known.note(key, Assignment("law", "law", "law"))
-    assert [sharing.find(key) is not None for key in keys] == [
-        False,
-        False,
-        True,
-        True,
-        True,
-    ]
-    assert known.find(keys[4]) == Assignment("law", "law", "law")
-    known.note(keys[2], Assignment(None, "code", "law"))
-    sharing.note(keys[0], Assignment("law", "law", "law"))
-    assert (
-        sharing.find(keys[2]) == Assignment(None, "code", "law")
-        and known.find(keys[3]) is None
-    )
+        known.note(key, law)
+    assert [sharing.find(key) for key in keys] == [None, None, law, law, law]
+    assert known.find(keys[4]) == law
+    known.note(keys[2], code)
+    sharing.note(keys[0], law)
+    assert sharing.find(keys[2]) == code and known.find(keys[3]) is None
     assert all(b"secret" not in path.read_bytes() for path in tmp_path.iterdir())
     assert len(set(keys)) == 5 and all(len(key) == 16 for key in keys)
 
@@ -145,29 +126,23 @@ def test_a_file_that_cannot_be_used_fails_no_request(
     known here, and written with the next note; one that cannot be made is a sentence at the start.
     """
     monkeypatch.setattr(key_budgets, "_WAIT_S", 0.01)
-    known, assignment = (
-        RecentNotes(Assignment, tmp_path / "notes"),
-        Assignment("law", "law", "law"),
-    )
+    known = RecentNotes(Assignment, tmp_path / "notes")
+    assignment = Assignment("law", "law", "law")
     known.note(b"one", assignment)
     with closing(sqlite3.connect(tmp_path / "notes", isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         began = time.monotonic()
         known.note(b"two", assignment)
         assert time.monotonic() - began < NOTE_WAIT_S + processes_per_core()
-        assert (
-            known.find(b"one") == known.find(b"two") == assignment
-            and RecentNotes(Assignment, tmp_path / "notes").find(b"two") is None
-        )
+        assert known.find(b"one") == known.find(b"two") == assignment
+        assert RecentNotes(Assignment, tmp_path / "notes").find(b"two") is None
         other.execute("COMMIT")
         known.note(b"three", assignment)
         assert RecentNotes(Assignment, tmp_path / "notes").find(b"two") == assignment
         other.execute("DROP TABLE notes")
     assert known.find(b"one") is None
-    assert ["locked" in record.getMessage() for record in caplog.records] == [
-        True,
-        False,
-    ]
+    locked, gone = caplog.messages
+    assert "locked" in locked and "locked" not in gone
     assert (tmp_path / "notes").stat().st_mode & 0o777 == 0o600
     (tmp_path / "other").write_text("no database " * 1000)
     with pytest.raises(
@@ -238,47 +213,34 @@ def test_what_a_coding_agent_adds_decides_nothing() -> None:
     assert open_ended.turns.turns[0].text == "<system-reminder> is what?"
 
 
-OTHER_BODIES: dict[str, Any] = {
-    "user": {"user": "b"},
-    "safety_identifier": {"safety_identifier": "b"},
-    "prompt_cache_key": {"prompt_cache_key": "b"},
-    "metadata": {"metadata": {"user_id": "b"}},
-}
-
-
-@pytest.mark.parametrize("other", OTHER_BODIES)
-def test_who_speaks_is_read_from_the_body(cast: GatewayMaker, other: str) -> None:
+@pytest.mark.parametrize(
+    "field", ["user", "safety_identifier", "prompt_cache_key", "metadata"]
+)
+def test_who_speaks_is_read_from_the_body(local: Local, field: str) -> None:
     """A follow-up of another user is routed by what it says, not by where somebody else's chat
     is.
     """
-    with cast() as shown:
-        opening = LONG["code"][:3]
-        assert ask(shown, opening)[0] == "code"
-        assert ask(shown, opening, LONG["law"])[0] == "law"
-        assert ask(shown, opening, LONG["law"], opening) == ("law", "sticky")
-        assert (
-            ask(shown, opening, LONG["law"], opening, **OTHER_BODIES[other])[0] == "law"
-        )
+    opening = LONG["code"][:3]
+    other: Any = {field: {"user_id": "b"} if field == "metadata" else "b"}
+    assert ask(local, opening)[0] == "code"
+    assert ask(local, opening, LONG["law"])[0] == "law"
+    assert ask(local, opening, LONG["law"], opening) == ("law", "sticky")
+    assert ask(local, opening, LONG["law"], opening, **other)[0] == "law"
 
 
-def test_users_who_begin_alike_are_not_mixed_up(cast: GatewayMaker) -> None:
+def test_users_who_begin_alike_are_not_mixed_up(local: Local) -> None:
     """Neither gets the other's expert, and one who has spoken of neither gets none of theirs."""
-    with cast() as shown:
-        first = ask(shown, "?")[0]
-        assert ask(shown, "?", LONG["law"])[0] == "law"
-        assert ask(shown, "?", LONG["code"])[0] == "code"
-        assert ask(shown, "?", LONG["law"], "?")[0] == "law"
-        assert ask(shown, "?", LONG["code"], "?")[0] == "code"
-        assert ask(shown, "?", "?")[0] == first
+    first = ask(local, "?")[0]
+    assert ask(local, "?", LONG["law"])[0] == "law"
+    assert ask(local, "?", LONG["code"])[0] == "code"
+    assert ask(local, "?", LONG["law"], "?")[0] == "law"
+    assert ask(local, "?", LONG["code"], "?")[0] == "code"
+    assert ask(local, "?", "?")[0] == first
 
 
-def test_a_chat_with_the_fallback_stays_there(cast: GatewayMaker) -> None:
+def test_a_chat_with_the_fallback_stays_there(local: Local) -> None:
     """A few words are no reason to leave it; a question that is clearly of a domain is."""
-    with cast() as shown:
-        router = shown.local.service.router
-        router.confidence = replace(
-            router.confidence, threshold=0.6, fallback="generalist"
-        )
-        assert ask(shown, "?")[0] == "generalist"
-        assert ask(shown, "?", LONG["code"][:3]) == ("generalist", "sticky")
-        assert ask(shown, "?", LONG["code"]) == ("code", "best")
+    local.abstains(0.6)
+    assert ask(local, "?") == ("generalist", "abstained")
+    assert ask(local, "?", LONG["code"][:3]) == ("generalist", "sticky")
+    assert ask(local, "?", LONG["code"]) == ("code", "best")

@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -107,12 +108,8 @@ def test_a_key_that_is_given_must_have_signed_the_first_release_too(
     folder: Path,
 ) -> None:
     """The operator's word comes before the release's own."""
-    assert (
-        CurrentRelease(
-            ReleaseSource(folder, fixed_identity().public)
-        ).served.release.signer
-        == fixed_identity().public
-    )
+    signer = fixed_identity().public
+    assert ReleaseSource(folder, signer).open().release.signer == signer
     with pytest.raises(ReleaseError, match="not by the key you trust"):
         CurrentRelease(ReleaseSource(folder, fixed_identity(9).public))
 
@@ -182,11 +179,7 @@ def test_a_release_that_cannot_be_read_just_now_is_tried_again(
     current = CurrentRelease(ReleaseSource(folder))
     newest = release_of(folder, [*DOMAINS, "medicine"])
     with monkeypatch.context() as patch:
-        patch.setattr(
-            Path,
-            "read_bytes",
-            lambda path: (_ for _ in ()).throw(OSError(24, "too many open files")),
-        )
+        patch.setattr(Path, "read_bytes", Mock(side_effect=OSError(24, "too many")))
         assert current.refresh()
     assert current.refresh()
     assert current.served.id == newest
@@ -237,10 +230,8 @@ def test_a_release_that_was_amended_is_taken_and_its_earlier_state_is_not(
     (folder / MANIFEST).write_bytes(before)
     for current in (met_both, met_one):
         assert current.refresh()
-        assert (
-            current.served.id,
-            "it is older than the one in use" in str(current.refused),
-        ) == (amended, True)
+        assert current.served.id == amended
+        assert "it is older than the one in use" in str(current.refused)
 
 
 def test_a_release_without_a_number_is_not_taken_twice(
@@ -255,7 +246,5 @@ def test_a_release_without_a_number_is_not_taken_twice(
     shutil.rmtree(folder)
     shutil.copytree(tmp_path / "old", folder)
     assert current.refresh()
-    assert (current.served.id, "was replaced before" in str(current.refused)) == (
-        newest,
-        True,
-    )
+    assert current.served.id == newest
+    assert "was replaced before" in str(current.refused)

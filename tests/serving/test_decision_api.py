@@ -7,8 +7,8 @@ from __future__ import annotations
 import shutil
 import socket
 import subprocess
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -17,15 +17,15 @@ import httpx
 import pytest
 
 from ridgeway.common.base.errors import InputError
-from ridgeway.common.routing.router import Router
 from ridgeway.serving import rules as rules_module
 from ridgeway.serving.app import serve_settings
 from ridgeway.serving.rules import RoutingRule, RoutingRules
 from tests.support.fake_expert import wait_for
-from tests.support.in_process import DOMAINS, GatewayMaker, answered_by, served
+from tests.support.in_process import CHATS, DOMAINS, Local, answered_by, served
 from tests.support.serving import complaint, prompt_for
 
 CONFIGURATION = Path(__file__).parents[2] / "packages" / "gateways" / "nginx.conf"
+DECIDE = "/v1/decide"
 LONG = {domain: 4 * prompt_for(domain, DOMAINS) for domain in DOMAINS}
 FRAME = """daemon off; pid {folder}/pid; error_log {folder}/log;
 events {{}}
@@ -34,9 +34,21 @@ fastcgi_temp_path {folder}/fastcgi; uwsgi_temp_path {folder}/uwsgi; scgi_temp_pa
 {configuration} }}"""
 
 
+@pytest.fixture
+def alone(release: Path) -> Iterator[Local]:
+    """A service without experts."""
+    with served(release) as alone:
+        yield alone
+
+
 def decided(answer: httpx.Response) -> tuple[str, str]:
     assert (answer.status_code, answer.content) == (200, b""), answer.text
     return answer.headers["x-ridgeway-expert"], answer.headers["x-ridgeway-reason"]
+
+
+def decide(service: Local, *said: str, **more: Any) -> tuple[str, str]:
+    """The expert and the reason for what a user said."""
+    return decided(service.post(DECIDE, {**chat(*said), **more}))
 
 
 def chat(*said: str) -> dict[str, Any]:
@@ -58,54 +70,37 @@ BODIES: dict[str, Any] = {
 
 @pytest.mark.parametrize("shape", BODIES)
 def test_a_body_of_either_api_is_decided_as_it_is(
-    cast: GatewayMaker, release: Path, shape: str
+    local: Local, alone: Local, shape: str
 ) -> None:
     """With experts and without, at any path behind, whatever model it names."""
-    with cast() as shown:
-        answer = shown.local.post("/v1/decide/v1/whatever", BODIES[shape])
-        assert decided(answer) == ("law", "best")
-        assert answer.headers["x-ridgeway-domain"] == "law"
-        assert not shown.experts["law"].asked
-    with served(release, None) as local:
-        assert decided(local.post("/v1/decide", BODIES[shape])) == ("law", "best")
+    answer = local.post("/v1/decide/v1/whatever", BODIES[shape])
+    assert decided(answer) == ("law", "best")
+    assert answer.headers["x-ridgeway-domain"] == "law"
+    assert not local.experts["law"].asked
+    assert decided(alone.post(DECIDE, BODIES[shape])) == ("law", "best")
 
 
 def test_a_conversation_stays_by_either_way_of_deciding(
-    cast: GatewayMaker, release: Path
+    local: Local, alone: Local
 ) -> None:
     """And an abstention names the fallback."""
-    with cast() as shown, served(release, None) as alone:
-        for local in (shown.local, alone):
-            router = local.service.router
-            router.confidence = replace(
-                router.confidence, threshold=0.6, fallback="generalist"
-            )
-            assert decided(local.post("/v1/decide", chat(LONG["law"])))[0] == "law"
-            assert decided(local.post("/v1/decide", chat(LONG["law"], "?")))[0] == "law"
-            assert (
-                decided(local.post("/v1/decide", chat(LONG["law"], LONG["code"])))[0]
-                == "code"
-            )
-            assert decided(local.post("/v1/decide", chat("?"))) == (
-                "generalist",
-                "abstained",
-            )
+    for service in (local, alone):
+        service.abstains(0.6)
+        assert decide(service, LONG["law"])[0] == "law"
+        assert decide(service, LONG["law"], "?")[0] == "law"
+        assert decide(service, LONG["law"], LONG["code"])[0] == "code"
+        assert decide(service, "?") == ("generalist", "abstained")
 
 
-def test_what_cannot_be_read_is_refused(release: Path) -> None:
+def test_what_cannot_be_read_is_refused(alone: Local) -> None:
     """A gateway that asks for leave is given none."""
-    with served(release, None) as local:
-        for content in (b"{", b'{"model": "x", "messages": []}'):
-            headers = {"content-type": "application/json"}
-            answer = local.http.post("/v1/decide", content=content, headers=headers)
-            assert answer.status_code == 400
-        assert local.http.post("/v1/decide", content=b"x").status_code == 415
-        assert local.http.get("/v1/decide").status_code == 405
+    for content in ("{", '{"model": "x", "messages": []}'):
+        assert alone.send(DECIDE, content).status_code == 400
+    assert alone.send(DECIDE, "x", "").status_code == 415
+    assert alone.http.get(DECIDE).status_code == 405
 
 
-def test_nginx_sends_each_request_to_its_expert(
-    cast: GatewayMaker, tmp_path: Path
-) -> None:
+def test_nginx_sends_each_request_to_its_expert(local: Local, tmp_path: Path) -> None:
     """The example of packages/gateways, with the addresses of this test: the expert gets the whole
     body.
     """
@@ -114,42 +109,39 @@ def test_nginx_sends_each_request_to_its_expert(
         pytest.skip("nginx is not installed")
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-    with cast() as shown:
-        names = {
-            "127.0.0.1:8080": str(shown.local.http.base_url).split("//")[1].rstrip("/"),
-            "127.0.0.1:9001": shown.experts["law"].url.split("/")[2],
-            "127.0.0.1:9002": shown.experts["generalist"].url.split("/")[2],
-            "127.0.0.1:8000": f"127.0.0.1:{port}",
-        }
-        configuration = CONFIGURATION.read_text()
-        for name, other in names.items():
-            assert name in configuration
-            configuration = configuration.replace(name, other)
-        file = tmp_path / "nginx.conf"
-        file.write_text(FRAME.format(folder=tmp_path, configuration=configuration))
-        process = subprocess.Popen([nginx, "-c", file, "-e", tmp_path / "log"])
-        try:
-            with httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
+    names = {
+        "127.0.0.1:8080": str(local.http.base_url).split("//")[1].rstrip("/"),
+        "127.0.0.1:9001": local.experts["law"].url.split("/")[2],
+        "127.0.0.1:9002": local.experts["generalist"].url.split("/")[2],
+        "127.0.0.1:8000": f"127.0.0.1:{port}",
+    }
+    configuration = CONFIGURATION.read_text()
+    for name, other in names.items():
+        assert name in configuration
+        configuration = configuration.replace(name, other)
+    file = tmp_path / "nginx.conf"
+    file.write_text(FRAME.format(folder=tmp_path, configuration=configuration))
+    process = subprocess.Popen([nginx, "-c", file, "-e", tmp_path / "log"])
+    try:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
 
-                def is_up() -> bool:
-                    assert process.poll() is None, (tmp_path / "log").read_text()
-                    with socket.socket() as probe:
-                        return probe.connect_ex(("127.0.0.1", port)) == 0
+            def is_up() -> bool:
+                assert process.poll() is None, (tmp_path / "log").read_text()
+                with socket.socket() as probe:
+                    return probe.connect_ex(("127.0.0.1", port)) == 0
 
-                wait_for(is_up, "nginx listens")
-                body = {**chat(LONG["law"]), "padding": "x" * 100_000}
-                answer = client.post("/v1/chat/completions", json=body)
-                assert answer.status_code == 200, (tmp_path / "log").read_text()
-                assert answer.json()["model"] == "law"
-                assert shown.experts["law"].last().json == body
-                assert shown.experts["law"].last().path == "/v1/chat/completions"
-                assert (
-                    client.post("/v1/chat/completions", json={"model": 1}).status_code
-                    == 400
-                )
-        finally:
-            process.terminate()
-            process.wait(10)
+            wait_for(is_up, "nginx listens")
+            body = {**chat(LONG["law"]), "padding": "x" * 100_000}
+            answer = client.post(CHATS, json=body)
+            assert answer.status_code == 200, (tmp_path / "log").read_text()
+            assert answer.json()["model"] == "law"
+            assert local.experts["law"].last().json == body
+            assert local.experts["law"].last().path == CHATS
+            wrong = client.post(CHATS, json={"model": 1})
+            assert wrong.status_code == 400
+    finally:
+        process.terminate()
+        process.wait(10)
 
 
 @pytest.fixture(params=["google-re2", "re"])
@@ -162,9 +154,7 @@ def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
     return str(request.param)
 
 
-def test_rules_come_before_the_router(
-    cast: GatewayMaker, release: Path, engine: str
-) -> None:
+def test_rules_come_before_the_router(local: Local, alone: Local, engine: str) -> None:
     """A pattern of the last message, a header, or a tool, in their order; a domain that is not
     there is refused.
     """
@@ -176,31 +166,20 @@ def test_rules_come_before_the_router(
         ]
     )
     tools = {"tools": [{"type": "function", "function": {"name": "run_tests"}}]}
-    with cast() as shown, served(release, None) as alone:
-        for local in (shown.local, alone):
-            local.service.rules = rules
-            rules.check(local.service.router)
-            assert decided(
-                local.post("/v1/decide", chat("see Ticket-12 " + LONG["law"]))
-            ) == ("code", "rule")
-            team = local.post("/v1/decide", chat(LONG["law"]), **{"x-team": "clinic"})
-            assert (unquote(decided(team)[0]), decided(team)[1]) == ("médecine", "rule")
-            assert decided(
-                local.post("/v1/decide", {**chat(LONG["law"]), **tools})
-            ) == (
-                "code",
-                "rule",
-            )
-            assert decided(local.post("/v1/decide", chat(LONG["law"]))) == (
-                "law",
-                "best",
-            )
-        assert answered_by(shown.local.chat(content="ticket-7")) == ("code", "rule")
-        assert answered_by(shown.local.chat("law", "ticket-7")) == ("law", "forced")
-    with pytest.raises(
-        InputError, match="a rule names the domain 'tax'; there are code, law"
-    ):
-        RoutingRules([RoutingRule(domain="tax", tool="x")]).check(Router.load(release))
+    law = LONG["law"]
+    for service in (local, alone):
+        service.service.rules = rules
+        rules.check(service.service.router)
+        assert decide(service, f"see Ticket-12 {law}") == ("code", "rule")
+        team = service.post(DECIDE, chat(law), **{"x-team": "clinic"})
+        assert (unquote(decided(team)[0]), decided(team)[1]) == ("médecine", "rule")
+        assert decide(service, law, **tools) == ("code", "rule")
+        assert decide(service, law) == ("law", "best")
+    assert answered_by(local.chat(content="ticket-7")) == ("code", "rule")
+    assert answered_by(local.chat("law", "ticket-7")) == ("law", "forced")
+    wrong = RoutingRules([RoutingRule(domain="tax", tool="x")])
+    with pytest.raises(InputError, match="names the domain 'tax'; there are code, law"):
+        wrong.check(local.service.router)
 
 
 ENDLESS = RoutingRule(domain="code", pattern="(a+)+$")
@@ -209,7 +188,7 @@ HOSTILE = chat("a" * 64 + "!")
 
 
 def test_a_hostile_prompt_is_decided_or_refused(
-    cast: GatewayMaker,
+    local: Local,
     engine: str,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -218,53 +197,43 @@ def test_a_hostile_prompt_is_decided_or_refused(
     text, and no expert.
     """
     monkeypatch.setattr(rules_module, "PATTERN_CPU_S", 0.05)
-    with cast() as shown:
-        shown.local.service.rules = RoutingRules([ENDLESS])
-        for path, body in {
-            "decide": HOSTILE,
-            "messages": {**HOSTILE, "model": "auto", "max_tokens": 9},
-        }.items():
-            asked = sum(len(expert.asked) for expert in shown.experts.values())
-            answer = shown.local.post(f"/v1/{path}", body)
-            if engine == "re":
-                assert (
-                    answer.status_code == 400
-                    and "not be matched in time" in answer.json()["error"]["message"]
-                )
-                assert (
-                    sum(len(expert.asked) for expert in shown.experts.values()) == asked
-                )
-                assert (
-                    "rule 1 took more than 0.05 s" in caplog.text
-                    and "aaa" not in caplog.text
-                )
-            elif path == "decide":
-                assert decided(answer)[1] in ("best", "abstained")
-            assert decided(shown.local.post("/v1/decide", chat("aaa"))) == (
-                "code",
-                "rule",
-            )
+    local.service.rules = RoutingRules([ENDLESS])
+    for path, body in {
+        "decide": HOSTILE,
+        "messages": {**HOSTILE, "model": "auto", "max_tokens": 9},
+    }.items():
+        asked = local.asked
+        answer = local.post(f"/v1/{path}", body)
+        if engine == "re":
+            assert answer.status_code == 400
+            assert "not be matched in time" in answer.json()["error"]["message"]
+            assert local.asked == asked
+            assert "rule 1 took more than 0.05 s" in caplog.text
+            assert "aaa" not in caplog.text
+        elif path == "decide":
+            assert decided(answer)[1] in ("best", "abstained")
+        assert decide(local, "aaa") == ("code", "rule")
 
 
 def test_a_search_that_goes_on_stalls_no_other_request(
-    cast: GatewayMaker, monkeypatch: pytest.MonkeyPatch, engine: str
+    local: Local, monkeypatch: pytest.MonkeyPatch, engine: str
 ) -> None:
     """And who waits too long for it is told to come again; if the service stops, so does the
     search.
     """
     monkeypatch.setattr(rules_module, "PATTERN_CPU_S", 600.0)
-    with cast() as shown, ThreadPoolExecutor(1) as threads:
-        rules = shown.local.service.rules = RoutingRules([ENDLESS])
-        slow = threads.submit(shown.local.post, "/v1/decide", HOSTILE)
+    with ThreadPoolExecutor(1) as threads:
+        rules = local.service.rules = RoutingRules([ENDLESS])
+        slow = threads.submit(local.post, DECIDE, HOSTILE)
         wait_for(
             lambda: engine == "google-re2" or rules._searches._process is not None,
             "the search has begun",
         )
-        assert shown.local.http.get("/healthz").status_code == 200
-        assert answered_by(shown.local.chat("law", "hello")) == ("law", "forced")
+        assert local.http.get("/healthz").status_code == 200
+        assert answered_by(local.chat("law", "hello")) == ("law", "forced")
         if engine == "re":
             monkeypatch.setattr(rules_module, "PATTERN_WAIT_S", 0.01)
-            late = shown.local.post("/v1/decide", HOSTILE)
+            late = local.post(DECIDE, HOSTILE)
             assert (late.status_code, complaint(late)["code"]) == (503, "overloaded")
             rules.close()
         assert slow.result().status_code == (200 if engine == "google-re2" else 400)

@@ -49,7 +49,7 @@ from tests.support.in_process import (
     Clock,
     Fleet,
     answered_by,
-    fleet_toml,
+    experts_toml,
     served,
 )
 from tests.support.serving import complaint, prompt_for, release_of, tokens_of, word_of
@@ -253,6 +253,7 @@ def test_a_peer_of_the_domain_answers_before_the_fallback(fleet: Fleet) -> None:
     fleet.experts["generalist"].part = fails
     response = local.chat(content=LAW)
     assert response.status_code == 502
+    assert response.headers["retry-after"] == "7"
     message = complaint(response)["message"]
     positions = [message.index(repr(name)) for name in names]
     assert positions == sorted(positions)
@@ -353,7 +354,7 @@ def test_nothing_ends_silently_while_addresses_are_killed_and_releases_change(
     stop, release, file = Event(), tmp_path / "release", tmp_path / "experts.toml"
     release_of(release, ["code", "law"])
     settings = {"addresses": [f"http://127.0.0.1:{port}/v1" for port in ports]}
-    file.write_text(fleet_toml({"law": settings}, 'fallback = "law"'))
+    file.write_text(experts_toml({"law": settings}, fallback="law"))
     try:
         for port in ports:
             wait_for(lambda port=port: _answers(port), "the expert answers")  # type: ignore[misc]

@@ -106,9 +106,7 @@ def test_a_body_that_makes_no_sense_is_refused(
     """
     before = sum(len(expert.asked) for expert in experts.values())
     for body in WRONG:
-        response = served.http.post(
-            path, content=body, headers={"content-type": "application/json"}
-        )
+        response = served.send(path, body)
         assert response.status_code == 400, (body[:80], response.text)
         assert complaint(response)["type"] == "invalid_request_error"
     assert sum(len(expert.asked) for expert in experts.values()) == before
@@ -124,7 +122,7 @@ def test_a_body_of_another_kind_is_refused(served: Local, path: str) -> None:
         "multipart/form-data; boundary=x",
         "",
     ):
-        response = served.http.post(path, content=body, headers={"content-type": kind})
+        response = served.send(path, body, kind)
         assert response.status_code == 415, response.text
         complaint(response)
 
@@ -132,10 +130,7 @@ def test_a_body_of_another_kind_is_refused(served: Local, path: str) -> None:
 def test_a_body_with_half_a_character_pair_is_no_servers_error(served: Local) -> None:
     r"""JSON can hold "\ud800", which no text can; it is refused, or routed and passed on."""
     for path in POSTS:
-        body = json.dumps(a_request(path, "\ud800")).encode()
-        response = served.http.post(
-            path, content=body, headers={"content-type": "application/json"}
-        )
+        response = served.send(path, json.dumps(a_request(path, "\ud800")))
         assert response.status_code < 500, response.text
 
 

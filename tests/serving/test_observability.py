@@ -9,6 +9,7 @@ import logging
 import os
 import re
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Semaphore
@@ -17,8 +18,6 @@ from typing import Any
 import pytest
 
 from ridgeway.common.base.errors import InputError
-from ridgeway.common.web.access_rules import AccessRules
-from ridgeway.common.web.api_keys import KeyRing, add_key
 from ridgeway.common.web.request_context import FIELDS, LineFormatter
 from ridgeway.serving import telemetry
 from ridgeway.serving.sse import (
@@ -49,10 +48,6 @@ SECRET = "zyzzyva"
 LAW = prompt_for("law", DOMAINS)
 
 CHATS = "/v1/chat/completions"
-
-
-def keyed(keys: Path) -> AccessRules:
-    return AccessRules(keys=KeyRing(keys))
 
 
 # Ids and traces
@@ -210,12 +205,9 @@ def test_spans_are_off_unless_the_environment_asks_for_them(
     assert telemetry.find_provider({}) is None
     asked = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:4318"}
     assert telemetry.find_provider({**asked, "OTEL_SDK_DISABLED": "true"}) is None
-    monkeypatch.setitem(__import__("sys").modules, "opentelemetry.sdk.trace", None)
-    monkeypatch.setitem(
-        __import__("sys").modules,
-        "opentelemetry.exporter.otlp.proto.http.trace_exporter",
-        None,
-    )
+    monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
+    exporter = "opentelemetry.exporter.otlp.proto.http.trace_exporter"
+    monkeypatch.setitem(sys.modules, exporter, None)
     with pytest.raises(InputError, match=r"pip install '.\[telemetry\]'"):
         telemetry.find_provider(asked)
 
@@ -305,12 +297,13 @@ def test_every_line_of_the_service_is_json_where_it_is_asked_for(
     """The banner, a worker that was killed, a request that failed, and why the service did not
     begin; no header.
     """
-    release_of(tmp_path / "release", DOMAINS)
+    release = tmp_path / "release"
+    release_of(release, DOMAINS)
     settings = {"log_format": "json", "workers": 2}
     with Expert(dies_at_once) as law:
         file = write_experts(tmp_path / "experts.toml", {"law": law.url}, "law")
         with Serving(
-            tmp_path, tmp_path / "release", "--experts", file, settings=settings
+            tmp_path, release, "--experts", file, settings=settings
         ) as serving:
             wait_for(lambda: serving.said.count('"serving ') == 2, "both serve")
             assert serving.chat("auto", LAW).status_code == 502
@@ -325,22 +318,12 @@ def test_every_line_of_the_service_is_json_where_it_is_asked_for(
     assert all({"time", "level", "logger", "message"} <= set(line) for line in lines)
     assert SECRET not in serving.said
     words = " ".join(line["message"] for line in lines)
-    assert (
-        "release " in words
-        and "a worker exited with code -9" in words
-        and "answered" in words
-    )
+    for part in ("release ", "a worker exited with code -9", "answered"):
+        assert part in words
     file.write_text("mu = [")
     for workers in ("1", "2"):
-        refused = Serving(
-            tmp_path,
-            tmp_path / "release",
-            "--experts",
-            file,
-            "--workers",
-            workers,
-            settings=settings,
-        )
+        options = ("--experts", file, "--workers", workers)
+        refused = Serving(tmp_path, release, *options, settings=settings)
         refused.begin()
         assert refused.process is not None and refused.process.wait(60) == 2
         refused.end()
@@ -349,14 +332,11 @@ def test_every_line_of_the_service_is_json_where_it_is_asked_for(
 
 
 def test_at_level_info_each_request_is_a_line_without_what_it_asks(
-    fleet: Fleet, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    fleet: Fleet, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its path, status, time, id, key and expert; at the usual level there is none."""
-    keys = tmp_path / "keys.toml"
-    key, _ = add_key(keys, "shop")
-    local = fleet.serve({"law": {}}, rules=keyed(keys))
-    headers = {"authorization": f"Bearer {key}", "x-request-id": "r1"}
-    local.http.headers.update(headers)
+    local, key = fleet.serve_keyed({"law": {}})
+    local.http.headers["x-request-id"] = "r1"
     local.chat("auto", f"{SECRET} {LAW}")
     assert not lines_of(caplog)
     with caplog.at_level(logging.INFO, "ridgeway.http"):
@@ -380,20 +360,17 @@ def test_at_level_info_each_request_is_a_line_without_what_it_asks(
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_tokens_and_cost_are_counted_by_key_and_expert(
-    fleet: Fleet, tmp_path: Path, stream: bool
+    fleet: Fleet, stream: bool
 ) -> None:
     """What the experts say they used, in either API and in responses, at the prices of
     experts.toml.
     """
-    keys = tmp_path / "keys.toml"
-    key, _ = add_key(keys, "shop")
     apps = openai_expert("code"), anthropic_expert("law")
     urls = [f"{fleet.enter_context(running(app))}/v1" for app in apps]
     prices = {"prompt_price": 2.0, "answer_price": 10.0}
     code = {"addresses": urls[:1], **prices}
     law = {"addresses": urls[1:], "apis": ["anthropic"], "cost": 0.5}
-    local = fleet.serve({"law": law, "code": code}, rules=keyed(keys))
-    local.http.headers["authorization"] = f"Bearer {key}"
+    local, _ = fleet.serve_keyed({"law": law, "code": code})
     more = {"stream": stream, "stream_options": {"include_usage": True}}
     for path, body in (
         (CHATS, chat("code", "x", **more)),
@@ -447,13 +424,10 @@ def test_numbers_that_cannot_be_are_not_counted() -> None:
     ) == TokenUsage(5, 0)
 
 
-def test_a_key_for_metrics_reads_metrics_alone(fleet: Fleet, tmp_path: Path) -> None:
+def test_a_key_for_metrics_reads_metrics_alone(fleet: Fleet) -> None:
     """A scraper's key is of no use to whoever finds it."""
-    keys = tmp_path / "keys.toml"
-    key, _ = add_key(keys, "prometheus", scope="metrics")
-    local = fleet.serve({"law": {}}, rules=keyed(keys))
+    local, _ = fleet.serve_keyed({"law": {}}, scope="metrics")
     http = local.http
-    http.headers["authorization"] = f"Bearer {key}"
     for path in ("/metrics", "/healthz"):
         assert http.get(path).status_code == 200
     closed = ("/v1/models", "/v1/releases/current", "/v1/activity", "/v1/worths")

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from ridgeway.common.web.access_rules import make_rules
-from ridgeway.common.web.api_keys import add_key, usage_path
+from ridgeway.common.web.api_keys import usage_path
 from ridgeway.common.web.key_budgets import KeyUsage, UsageBook
 from ridgeway.serving.sse import (
     MAX_READ_BYTES,
@@ -20,7 +19,7 @@ from ridgeway.serving.sse import (
     without_usage,
 )
 from tests.support.fake_expert import END, Asked, token
-from tests.support.in_process import DOMAINS, Fleet
+from tests.support.in_process import DOMAINS, Fleet, everyone
 from tests.support.serving import complaint
 from tests.support.waiting import wait_for
 
@@ -49,15 +48,10 @@ def test_tokens_and_cost_are_spent_until_nothing_is_left(
     each.
     """
     keys = tmp_path / "keys.toml"
-    key, _ = add_key(keys, "shop", window="month", max_requests=5, max_tokens=75)
     prices = {"prompt_price": 1000.0, "answer_price": 2000.0}
-    local = fleet.serve(
-        {name: {**prices, "domains": [name]} for name in DOMAINS},
-        rules=make_rules("127.0.0.1", keys),
-    )
-    for expert in fleet.experts.values():
-        expert.part = tells_usage
-    local.http.headers["authorization"] = f"Bearer {key}"
+    limits = {"window": "month", "max_requests": 5, "max_tokens": 75}
+    local, _ = fleet.serve_keyed(everyone(DOMAINS, **prices), **limits)
+    local.all_domains(tells_usage)
     streamed = local.chat(stream=True, **({"stream_options": asks} if asks else {}))
     assert streamed.text.endswith("data: [DONE]\n\n")
     assert ("prompt_tokens" in streamed.text) is bool(asks)

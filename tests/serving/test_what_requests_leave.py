@@ -17,7 +17,7 @@ from ridgeway.serving.expert_request import ExpertRequest
 from ridgeway.serving.request_bodies import GatewayBody
 from tests.support import fake_expert as faulty
 from tests.support.fake_expert import Part
-from tests.support.in_process import FALLBACK, GatewayMaker
+from tests.support.in_process import Fleet, Local, everyone
 from tests.support.serving import chat, leaving
 from tests.support.waiting import wait_for
 
@@ -57,28 +57,27 @@ def uncollected() -> Iterator[Counter[str]]:
 
 
 @pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
-@pytest.mark.parametrize("top", ["", FALLBACK], ids=["alone", "backed"])
+@pytest.mark.parametrize("fallback", ["", "generalist"], ids=["alone", "backed"])
 @pytest.mark.parametrize("fault", FAULTS)
 def test_no_body_and_no_traceback_outlives_a_request_that_failed(
-    cast: GatewayMaker, fault: str, top: str, streamed: bool
+    fleet: Fleet, fault: str, fallback: str, streamed: bool
 ) -> None:
     """An expert that is down takes no memory, which would be missing when the fallback is
     needed.
     """
-    with cast(top, timeout=0.5, silence=0.5) as experts:
-        experts.all_domains(FAULTS[fault])
-        with uncollected() as left:
-            for _ in range(2):
-                experts.local.chat(stream=streamed)
+    local = fleet.serve(everyone(timeout=0.5, silence=0.5), fallback)
+    local.all_domains(FAULTS[fault])
+    with uncollected() as left:
+        for _ in range(2):
+            local.chat(stream=streamed)
     assert left == {}
 
 
-def test_nor_does_that_of_a_client_that_has_gone(cast: GatewayMaker) -> None:
-    with cast() as experts:
-        experts.all_domains(faulty.hangs)
-        with uncollected() as left:
-            with leaving(experts.local.http.base_url, chat("auto", "hello")):
-                experts.chosen.last()
-            wait_for("it is counted", lambda: experts.chosen.last().gone.is_set())
-            experts.local.http.get("/healthz")
+def test_nor_does_that_of_a_client_that_has_gone(local: Local) -> None:
+    local.all_domains(faulty.hangs)
+    with uncollected() as left:
+        with leaving(local.http.base_url, chat("auto", "hello")):
+            local.chosen.last()
+        wait_for("it is counted", lambda: local.chosen.last().gone.is_set())
+        local.http.get("/healthz")
     assert left == {}

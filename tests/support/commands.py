@@ -24,10 +24,9 @@ from typer.core import TyperGroup
 from ridgeway.__main__ import command, main
 from ridgeway.common.base.files import sha256_of_file
 from ridgeway.common.base.identity import create_identity
-from ridgeway.common.base.settings import DEFAULT
 from ridgeway.common.statistics import save_prepared
 from ridgeway.common.text.encoder_files import save_encoder
-from ridgeway.coordinator.solving.publish import RouterChoices, draft, sign
+from ridgeway.coordinator.solving.publish import draft, sign
 from tests.support.corpora_on_disk import (
     ALPHABETS,
     job,
@@ -35,6 +34,7 @@ from tests.support.corpora_on_disk import (
     without_cache,
     write_jsonl,
 )
+from tests.support.making import USUAL_CHOICES
 from tests.support.tiny import tiny_encoder
 from tests.support.waiting import MAX_WAIT_S
 
@@ -185,9 +185,8 @@ def workshop(folder: Path) -> Workshop:
         ).prepared
         parts.append(replace(summed, domain=domain))
         save_prepared(parts[-1], folder / f"{domain}.stats")
-    choices = RouterChoices.of_preset(DEFAULT)
     key = create_identity(made.key)
-    sign(draft(parts, encoder, choices), key, folder / "release")
+    sign(draft(parts, encoder, USUAL_CHOICES), key, folder / "release")
     return made
 
 

@@ -7,16 +7,18 @@ import json
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import unquote
 
 import httpx
+from starlette.testclient import TestClient
 
 from ridgeway.common.routing.experts_file import ExpertsFile
-from ridgeway.common.web.access_rules import AccessRules
+from ridgeway.common.web.access_rules import AccessRules, make_rules
+from ridgeway.common.web.api_keys import add_key
 from ridgeway.common.web.server import Certificate, make_server
 from ridgeway.serving.app import create_app
 from ridgeway.serving.current_release import ReleaseSource
@@ -29,22 +31,6 @@ WATCH_S = 0.02
 DOMAINS = ("code", "law", "médecine")
 EVERYONE = (*DOMAINS, "generalist")
 CHATS = "/v1/chat/completions"
-FALLBACK = 'fallback = "generalist"'
-
-
-def experts_toml(addresses: Mapping[str, str], top: str = "", **more: Any) -> str:
-    """A file of experts; `more` stands in each of them."""
-    lines = [top]
-    for name, url in addresses.items():
-        lines += [
-            f'[experts."{name}"]',
-            f'base_url = "{url}"',
-            f'model = "{name}-model"',
-        ]
-        lines += [
-            f"{field} = {value!r}".replace("'", '"') for field, value in more.items()
-        ]
-    return "\n".join(lines) + "\n"
 
 
 @dataclass
@@ -66,6 +52,12 @@ class Chatting:
     def post(self, path: str, body: Any, **headers: str) -> httpx.Response:
         return self.http.post(path, json=body, headers=headers)
 
+    def send(
+        self, path: str, content: bytes | str, kind: str = "application/json"
+    ) -> httpx.Response:
+        """A body as it is."""
+        return self.http.post(path, content=content, headers={"content-type": kind})
+
     def chat(
         self, model: str = "auto", content: str = "hello", **more: Any
     ) -> httpx.Response:
@@ -82,13 +74,14 @@ class Chatting:
 
 @dataclass
 class Local(Chatting):
-    """A running service."""
+    """A running service, and its experts on real sockets."""
 
     service: RoutingService
     http: httpx.Client
     file: Path
     clock: Clock
     gateway: Gateway | None = None
+    experts: dict[str, Expert] = field(default_factory=dict)
 
     def states(self) -> dict[str, str]:
         states: dict[str, str] = self.http.get("/readyz").json()["experts"]
@@ -98,6 +91,31 @@ class Local(Chatting):
         return (
             self.service.metrics.registry.get_sample_value(f"ridgeway_{name}", labels)
             or 0.0
+        )
+
+    @property
+    def ahead(self) -> str:
+        """The domain that a chat of the word `hello` is routed to."""
+        return self.service.router.route("hello").best
+
+    @property
+    def chosen(self) -> Expert:
+        return self.experts[self.ahead]
+
+    @property
+    def asked(self) -> int:
+        """The number of requests that reached experts."""
+        return sum(len(expert.asked) for expert in self.experts.values())
+
+    def all_domains(self, part: Part) -> None:
+        for domain in DOMAINS:
+            self.experts[domain].part = part
+
+    def abstains(self, threshold: float) -> None:
+        """From now on, below a confidence, and then the generalist is asked."""
+        router = self.service.router
+        router.confidence = replace(
+            router.confidence, threshold=threshold, fallback="generalist"
         )
 
 
@@ -116,18 +134,15 @@ def chat(model: str, content: str, **more: Any) -> dict[str, Any]:
 @contextlib.contextmanager
 def served(
     release: Path,
-    file: Path | ExpertsFile | None,
+    file: Path | ExpertsFile | None = None,
     rules: AccessRules | None = None,
-    **source: Any,
 ) -> Iterator[Local]:
     """The service of a release, with the experts of a file if one is given, open to all unless
     there are rules.
     """
     known = ExpertsFile(file) if isinstance(file, Path) else file
     check: Callable[..., None] = known.check if known else lambda router: None
-    service = RoutingService(
-        ReleaseSource(release, check=check, **source), watch_s=WATCH_S
-    )
+    service = RoutingService(ReleaseSource(release, check=check), watch_s=WATCH_S)
     clock = Clock()
     gateway = Gateway(service, known, clock) if known else None
     app = create_app(service, gateway=gateway, rules=rules or AccessRules())
@@ -136,6 +151,12 @@ def served(
         httpx.Client(base_url=address, verify=False, timeout=30.0) as http,
     ):
         yield Local(service, http, known.path if known else release, clock, gateway)
+
+
+def client_of(service: RoutingService) -> TestClient:
+    """Asks a service over ASGI, without a socket."""
+    app = create_app(service)
+    return TestClient(app, "http://127.0.0.1", raise_server_exceptions=False)
 
 
 @contextlib.contextmanager
@@ -157,33 +178,6 @@ def running(app: Any, certificate: Certificate | None = None) -> Iterator[str]:
             assert not thread.is_alive()
 
 
-# The gateway, with experts on real sockets
-
-
-class GatewayExperts:
-    """An expert for every domain and a generalist, and the service before them."""
-
-    def __init__(self, local: Local, experts: dict[str, Expert]) -> None:
-        self.local = local
-        self.experts = experts
-
-    @property
-    def ahead(self) -> str:
-        """The domain that a chat of the word `hello` is routed to."""
-        return self.local.service.router.route("hello").best
-
-    @property
-    def chosen(self) -> Expert:
-        return self.experts[self.ahead]
-
-    def all_domains(self, part: Part) -> None:
-        for domain in DOMAINS:
-            self.experts[domain].part = part
-
-
-GatewayMaker = Callable[..., contextlib.AbstractContextManager[GatewayExperts]]
-
-
 def answered_by(response: httpx.Response) -> tuple[str, str]:
     """The expert that answered and the reason, as the headers say it; the answer itself must
     agree.
@@ -201,25 +195,32 @@ def sent(expert: Expert) -> Any:
 # Experts by their settings
 
 
-def fleet_toml(experts: Mapping[str, Mapping[str, Any]], top: str = "") -> str:
-    """A file of experts with any settings; a dict in a list is written as an inline table."""
-    lines = [top]
+def experts_toml(experts: Mapping[str, Mapping[str, Any]], **top: Any) -> str:
+    """A file of experts with any settings; a dict is written as an inline table."""
+    lines = [f"{name} = {_toml(value)}" for name, value in top.items() if value]
     for name, settings in experts.items():
         fields = {"model": f"{name}-model", **settings}
         lines += [
             f"[experts.{json.dumps(name)}]",
-            *(f"{field} = {_toml(value)}" for field, value in fields.items()),
+            *(f"{key} = {_toml(value)}" for key, value in fields.items()),
         ]
     return "\n".join(lines) + "\n"
 
 
 def _toml(value: Any) -> str:
     if isinstance(value, dict):
-        fields = (f"{json.dumps(name)} = {_toml(each)}" for name, each in value.items())
+        fields = (f"{json.dumps(name)} = {_toml(part)}" for name, part in value.items())
         return "{" + ", ".join(fields) + "}"
     if isinstance(value, list):
         return "[" + ", ".join(map(_toml, value)) + "]"
     return json.dumps(value)
+
+
+def everyone(
+    names: Sequence[str] = EVERYONE, **fields: Any
+) -> dict[str, dict[str, Any]]:
+    """The settings of an expert for each domain and a generalist, all with these fields."""
+    return dict.fromkeys(names, fields)
 
 
 class Fleet(contextlib.ExitStack):
@@ -236,25 +237,45 @@ class Fleet(contextlib.ExitStack):
     def start(self, *parts: Part) -> list[Expert]:
         return [self.enter_context(Expert(part)) for part in parts]
 
+    def write(
+        self,
+        settings: Mapping[str, Mapping[str, Any]],
+        fallback: str | None = None,
+        **top: Any,
+    ) -> None:
+        """Write the file. fallback: the last of the experts, unless another or none is named."""
+        addressed = {}
+        for name, fields in settings.items():
+            if not {"addresses", "base_url"} & set(fields):
+                if name not in self.experts:
+                    [self.experts[name]] = self.start(well(name))
+                fields = {**fields, "base_url": self.experts[name].url}
+            addressed[name] = fields
+        last = [*settings][-1] if fallback is None else fallback
+        self._file.write_text(experts_toml(addressed, fallback=last, **top))
+
     def serve(
         self,
         settings: Mapping[str, Mapping[str, Any]],
         fallback: str | None = None,
-        mu: float = 0.0,
         rules: AccessRules | None = None,
+        **top: Any,
     ) -> Local:
-        """fallback: the last of the experts, unless another is named."""
-        addressed: dict[str, Mapping[str, Any]] = {}
-        for name, fields in settings.items():
-            if "addresses" not in fields:
-                [self.experts[name]] = self.start(well(name))
-                fields = {**fields, "base_url": self.experts[name].url}
-            addressed[name] = fields
-        last = fallback or [*settings][-1]
-        self._file.write_text(
-            fleet_toml(addressed, f'fallback = "{last}"\nmu = {mu}\n')
-        )
-        return self.enter_context(served(self._release, self._file, rules))
+        """The service of such a file."""
+        self.write(settings, fallback, **top)
+        local = self.enter_context(served(self._release, self._file, rules))
+        local.experts = self.experts
+        return local
+
+    def serve_keyed(
+        self, settings: Mapping[str, Mapping[str, Any]], **limits: Any
+    ) -> tuple[Local, str]:
+        """The same for the clients of one key, `shop`, with which `local` asks; and the key."""
+        keys = self._file.with_name("keys.toml")
+        key, _ = add_key(keys, "shop", **limits)
+        local = self.serve(settings, rules=make_rules("127.0.0.1", keys))
+        local.http.headers["authorization"] = f"Bearer {key}"
+        return local, key
 
     @property
     def asked(self) -> set[str]:

@@ -24,6 +24,7 @@ from ridgeway.common.base.errors import Refused
 from ridgeway.common.base.files import canonical_json
 from ridgeway.common.base.identity import Identity
 from ridgeway.common.base.settings import (
+    DEFAULT,
     FEATURE_LIMIT,
     Confidence,
     Ridge,
@@ -36,8 +37,11 @@ from ridgeway.common.routing.token_table import TokenTable
 from ridgeway.common.statistics import Integers, Prepared, Statistics
 from ridgeway.common.text.table_encoder import TableEncoder
 from ridgeway.common.text.tokenizer import Tokenizer
+from ridgeway.coordinator.solving.publish import RouterChoices
 from ridgeway.coordinator.solving.solve import solve_router
 from tests.support.tiny import LETTERS
+
+USUAL_CHOICES = RouterChoices.of_preset(DEFAULT)
 
 
 @contextmanager

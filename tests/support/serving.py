@@ -352,20 +352,12 @@ def write_experts(
 
     settings: more lines for the expert of that name, `every` for all of them.
     """
-    lines = [f"fallback = {json.dumps(fallback)}"] if fallback else []
-    for name, url in experts.items():
-        facts = {
-            "base_url": url,
-            "model": name,
-            **settings.get("every", {}),
-            **settings.get(name, {}),
-        }
-        lines += [
-            "",
-            f"[experts.{json.dumps(name)}]",
-            *(f"{key} = {json.dumps(value)}" for key, value in facts.items()),
-        ]
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    every = settings.get("every", {})
+    facts = {
+        name: {"base_url": url, "model": name, **every, **settings.get(name, {})}
+        for name, url in experts.items()
+    }
+    path.write_text(in_process.experts_toml(facts, fallback=fallback), encoding="utf-8")
     return path
 
 

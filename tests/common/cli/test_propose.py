@@ -4,6 +4,7 @@ names.
 
 from __future__ import annotations
 
+import re
 import shlex
 import shutil
 from pathlib import Path
@@ -30,8 +31,8 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
     for number, domain in enumerate(names):
         other = names[(number + 1) % len(names)]
         mixed = [
-            own[: 80 + 3 * turn] + foreign[3 : 123 - 3 * turn]
-            for turn, (own, foreign) in enumerate(
+            text[: 80 + 3 * turn] + foreign[3 : 123 - 3 * turn]
+            for turn, (text, foreign) in enumerate(
                 zip(sentences(domain, 40), sentences(other, 40), strict=True)
             )
         ]
@@ -46,13 +47,15 @@ def test_the_curve_and_the_proposal_are_printed_and_nothing_is_changed(
     to this text, so a threshold of its own comes after that.
     """
     before = contents(shop / "release")
-    done = shop.call("evaluate", "release", "mixed", "--propose", "--accuracy", "90")
-    assert done.code == 0, done.stderr
-    assert "threshold" in done.stdout
-    assert "For 90 %, abstain below " in done.stdout
-    assert "95 % interval" in done.stdout
-    assert "chosen on this same text" in done.stdout
-    assert "fit it to this text, then choose again: ridgeway evaluate" in done.stdout
+    done = shop.do("evaluate release mixed --propose --accuracy 90")
+    for words in (
+        "threshold",
+        "For 90 %, abstain below ",
+        "95 % interval",
+        "chosen on this same text",
+        "fit it to this text, then choose again: ridgeway evaluate",
+    ):
+        assert words in done.stdout
     assert "To set it in the release:" not in done.stdout
     assert "calibration error" in done.stderr
     assert contents(shop / "release") == before
@@ -66,14 +69,10 @@ def test_the_proposed_threshold_does_what_is_said_of_it(
     """
     shutil.copytree(shop.folder, tmp_path / "shop")
     shop = Workshop(tmp_path / "shop")
-    wish = ("evaluate", "release", "mixed", "--propose", "--accuracy", "95")
-    signed = shop.call(*wish, "--sign").stdout
-    words = shop.call(*wish).stdout
-    [line] = [
-        line
-        for line in words.splitlines()
-        if line.startswith("To set it in the release:")
-    ]
+    wish = "evaluate release mixed --propose --accuracy 95"
+    signed = shop.do(wish, "--sign").stdout
+    words = shop.do(wish).stdout
+    [line] = re.findall("^To set it in the release:.*", words, re.MULTILINE)
     assert line in signed
     command = shlex.split(line.partition(":")[2].replace("NAME", "general"))
     assert command[:2] == ["ridgeway", "evaluate"]
@@ -103,9 +102,7 @@ def test_programs_get_shares(shop: Workshop) -> None:
     """The curve, the proposal and the unit as JSON; without a threshold, the accuracy that
     `evaluate` finds.
     """
-    facts = shop.call(
-        "evaluate", "release", "mixed", "--propose", "--accuracy", "90", "--json"
-    ).json
+    facts = shop.do("evaluate release mixed --propose --accuracy 90 --json").json
     proposal = facts["proposal"]
     assert proposal["unit"] == "share"
     assert proposal["threshold"]["accuracy"] >= 0.9
@@ -118,8 +115,7 @@ def test_programs_get_shares(shop: Workshop) -> None:
 
 def test_a_wish_that_nothing_reaches_is_said_to_be_one(shop: Workshop) -> None:
     """Three texts a domain are too few to promise anything of, however right they are."""
-    done = shop.call("evaluate", "release", "tests", "--propose")
-    assert done.code == 0, done.stderr
+    done = shop.do("evaluate release tests --propose")
     assert "No threshold with at least 30 answered texts reaches 99 %" in done.stdout
     assert "To set it" not in done.stdout
 
@@ -130,42 +126,38 @@ def test_first_tokens_are_measured_as_short_prompts(shop: Workshop) -> None:
     """
     router = Router.load(shop / "release")
     texts = labelled_texts(shop / "mixed", router.domains, ["text"])
-    cut = {name: [text[:7] for text in own] for name, own in texts.items()}
+    cut = {name: [text[:7] for text in whole] for name, whole in texts.items()}
     short, expected = outcomes(router, texts, 7), evaluate(router, cut)
     assert 100 * (at(short, 0.0).accuracy or 0) == pytest.approx(expected.accuracy)
     for tokens, given in ((7, cut), (0, texts)):
         confidence, best = beginnings_routed(router, texts["law"], tokens)
         decisions = router.route_many(given["law"])
-        assert confidence == pytest.approx([each.confidence for each in decisions])
-        assert [router.domains[place] for place in best] == [
-            each.best for each in decisions
-        ]
+        for decision, sure, index in zip(decisions, confidence, best, strict=True):
+            assert sure == pytest.approx(decision.confidence)
+            assert router.domains[index] == decision.best
 
 
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--propose", "--accuracy", "0"], "an accuracy is in percent"),
-        (["--propose", "--accuracy", "0.99"], "an accuracy is in percent"),
-        (["--propose", "--accuracy", "101"], "an accuracy is in percent"),
-        (["--propose", "--tokens", "-1"], "--tokens"),
-        (["--tokens", "7"], "--tokens needs --propose"),
-        (["--sign"], "--sign needs --propose"),
-        (["--propose", "--fallback", "x"], "--fallback needs --sign"),
-        (["--propose", "--sign", "--threshold", "0.5"], "name a fallback"),
-        (["--propose", "--sign", "--sentences", "never"], "omit --sentences"),
-        (["--propose", "--sign", "--sentence-share", "1"], "has no sentence encoder"),
-        (
-            "--propose --sign --sentence-share 1 --sentence-accuracy 1".split(),
-            "not both",
-        ),
+        ("--propose --accuracy 0", "an accuracy is in percent"),
+        ("--propose --accuracy 0.99", "an accuracy is in percent"),
+        ("--propose --accuracy 101", "an accuracy is in percent"),
+        ("--propose --tokens -1", "--tokens"),
+        ("--tokens 7", "--tokens needs --propose"),
+        ("--sign", "--sign needs --propose"),
+        ("--propose --fallback x", "--fallback needs --sign"),
+        ("--propose --sign --threshold 0.5", "name a fallback"),
+        ("--propose --sign --sentences never", "omit --sentences"),
+        ("--propose --sign --sentence-share 1", "has no sentence encoder"),
+        ("--propose --sign --sentence-share 1 --sentence-accuracy 1", "not both"),
     ],
 )
 def test_bad_options_are_one_sentence(
-    shop: Workshop, words: list[str], sentence: str
+    shop: Workshop, words: str, sentence: str
 ) -> None:
     """Said before anything is measured."""
-    done = shop.call("evaluate", "release", "mixed", *words)
+    done = shop.call(f"evaluate release mixed {words}")
     assert done.code == 2
     assert sentence in done.stderr
     assert done.stdout == ""
@@ -180,10 +172,10 @@ def test_a_private_release_is_signed_for_public_text_alone(
     amend_release(release, {PRIVACY: {"mode": "private"}}, load_identity(shop.key))
     words = ("evaluate", release, "mixed", "--propose")
     before = contents(release)
-    assert shop.call(*words).code == 0
+    shop.do(*words)
     refused = shop.call(*words, "--sign")
     assert refused.code == 2
     assert "if the text is public, add --public-text" in refused.stderr
     assert contents(release) == before
-    assert shop.call(*words, "--sign", "--public-text").code == 0
+    shop.do(*words, "--sign", "--public-text")
     assert load_release(release).confidence.calibrated

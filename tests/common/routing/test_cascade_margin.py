@@ -4,6 +4,8 @@ text that was given.
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -18,16 +20,16 @@ from tests.support.corpora_on_disk import write_jsonl
 from tests.support.serving import CASCADE_DOMAINS, OWN
 
 TEXTS = {
-    name: [OWN[place] * 12 + OWN[(place + 1) % 3] * number for number in range(12)]
-    for place, name in enumerate(CASCADE_DOMAINS)
+    name: [OWN[index] * 12 + OWN[(index + 1) % 3] * number for number in range(12)]
+    for index, name in enumerate(CASCADE_DOMAINS)
 }
 
 
 @pytest.fixture
 def router(cascade: Path) -> Cascade:
-    found = load_release(cascade).compiled
-    assert isinstance(found, Cascade)
-    return found
+    compiled = load_release(cascade).compiled
+    assert isinstance(compiled, Cascade)
+    return compiled
 
 
 @pytest.mark.parametrize("share", [0.0, 0.25, 0.5, 1.0])
@@ -37,12 +39,8 @@ def test_at_most_this_share_is_read(
     tokenizer = load_release(cascade).tokenizer
     chosen = choose_margin(router, tokenizer, TEXTS, share=share)
     assert chosen.share <= share + 1e-9
-    ids, lengths = tokenizer.encode_many(
-        [text for domain_texts in TEXTS.values() for text in domain_texts]
-    )
-    read = Cascade(router.table, router.sentences, chosen.margin).reads_sentences(
-        ids, lengths
-    )
+    numbers = tokenizer.encode_many([*chain.from_iterable(TEXTS.values())])
+    read = replace(router, margin=chosen.margin).reads_sentences(*numbers)
     assert read.mean() == pytest.approx(chosen.share)
     if share == 1.0:
         assert read.all()
@@ -52,18 +50,13 @@ def test_no_more_is_read_than_an_accuracy_needs(cascade: Path, router: Cascade) 
     tokenizer = load_release(cascade).tokenizer
     every = choose_margin(router, tokenizer, TEXTS, share=1.0)
     none = choose_margin(router, tokenizer, TEXTS, share=0.0)
-    least = choose_margin(
-        router, tokenizer, TEXTS, accuracy=max(every.accuracy, none.accuracy)
-    )
-    assert (
-        least.accuracy >= max(every.accuracy, none.accuracy)
-        and least.margin <= every.margin
-    )
+    best = max(every.accuracy, none.accuracy)
+    least = choose_margin(router, tokenizer, TEXTS, accuracy=best)
+    assert least.accuracy >= best and least.margin <= every.margin
     assert choose_margin(router, tokenizer, TEXTS, accuracy=0.0).share == 0
     with pytest.raises(InputError, match="no margin reaches"):
-        choose_margin(
-            router, tokenizer, {name: ["zzz"] for name in TEXTS}, accuracy=0.99
-        )
+        texts = {name: ["zzz"] for name in TEXTS}
+        choose_margin(router, tokenizer, texts, accuracy=0.99)
 
 
 def test_empty_texts_are_never_read(cascade: Path, router: Cascade) -> None:
@@ -83,11 +76,10 @@ def test_signing_a_proposal_signs_the_margin(cascade: Path, tmp_path: Path) -> N
         write_jsonl(tmp_path / "data" / f"{name}.test.jsonl", domain_texts)
     shop = Workshop(tmp_path)
     amend_release(cascade, {}, create_identity(shop.key))
-    words = "--propose --sign --json --sentence-share 0.25".split()
-    done = shop.call("evaluate", cascade, "data", *words)
+    words = "data --propose --sign --json --sentence-share 0.25".split()
+    done = shop.do("evaluate", cascade, *words)
     margin = done.json["proposal"]["cascade"]["margin"]
     signed = load_release(cascade)
     assert isinstance(signed.compiled, Cascade)
-    assert (
-        signed.compiled.margin == signed.manifest["cascade"]["margin"] == margin != 0.5
-    )
+    assert signed.compiled.margin == signed.manifest["cascade"]["margin"] == margin
+    assert margin != 0.5

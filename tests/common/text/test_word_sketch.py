@@ -36,12 +36,8 @@ def letters_sketch(shortest: int = 2, longest: int = 3) -> WordSketch:
         {one + two for one in ["", *LETTERS] for two in LETTERS}
         | {"abc", " abc", "hij"}
     )
-    definition = {
-        "model": {
-            "type": "Unigram",
-            "vocab": [[piece.replace(" ", "▁"), 0.0] for piece in pieces],
-        }
-    }
+    vocabulary = [[piece.replace(" ", "▁"), 0.0] for piece in pieces]
+    definition = {"model": {"type": "Unigram", "vocab": vocabulary}}
     return WordSketch(
         WordFeatures(64, shortest=shortest, longest=longest),
         spelling(json.dumps(definition).encode(), len(pieces)),
@@ -111,28 +107,19 @@ def test_features_are_rounded_means_within_the_limit(texts: list[list[int]]) -> 
     """⌊(2·amplitude·count + n) / 2n⌋, cut off at FEATURE_LIMIT."""
     ids, bounds = in_one_row(texts)
     amplitude = SKETCH.options.amplitude
-    for text, features in zip(
-        texts, SKETCH.window_features(ids, bounds).tolist(), strict=True
-    ):
-        counts, n = (
-            counted_by_hand(b"".join(PIECES[number] for number in text)),
-            len(text),
-        )
+    rows = SKETCH.window_features(ids, bounds).tolist()
+    for text, features in zip(texts, rows, strict=True):
+        counts = counted_by_hand(b"".join(PIECES[number] for number in text))
+        n = len(text)
         means = [(2 * amplitude * count + n) // (2 * n) for count in counts]
-        assert features == [
-            max(-FEATURE_LIMIT, min(FEATURE_LIMIT, mean)) for mean in means
-        ]
+        assert features == np.clip(means, -FEATURE_LIMIT, FEATURE_LIMIT).tolist()
 
 
 def test_windows_that_leave_tokens_out_count_nothing_of_them() -> None:
     """Tokens before the first window and after the last belong to none."""
-    ids = np.array(
-        [PIECES.index(b"abc"), PIECES.index(b"hij"), PIECES.index(b"abc")],
-        dtype=np.int32,
-    )
-    assert SKETCH.window_counts(ids, np.array([1, 2])).tolist() == [
-        counted_by_hand(b"hij")
-    ]
+    ids = np.array([PIECES.index(word) for word in (b"abc", b"hij", b"abc")], np.int32)
+    counts = SKETCH.window_counts(ids, np.array([1, 2])).tolist()
+    assert counts == [counted_by_hand(b"hij")]
 
 
 def test_tokens_that_stand_for_bytes_and_beginnings_of_words_are_spelt_as_they_are_written() -> (
@@ -188,31 +175,21 @@ def test_texts_are_read_in_lower_case_by_either_encoder(
     """The compiled one lowers letters as it reads; its ids are those of texts that were lowered
     before.
     """
-    fast, plain = (
-        shared_tokenizer(smollm2.definition, lower=True),
-        shared_tokenizer(smollm2.definition),
-    )
+    fast = shared_tokenizer(smollm2.definition, lower=True)
+    plain = shared_tokenizer(smollm2.definition)
     fast.make_fast()
     ids, lengths = fast.encode_many(texts)
-    lowered = plain.encode_many(list(map(lower_case, texts)))
-    assert (ids.tolist(), lengths.tolist()) == (
-        lowered[0].tolist(),
-        lowered[1].tolist(),
-    )
+    lowered, sizes = plain.encode_many(list(map(lower_case, texts)))
+    assert (ids.tolist(), lengths.tolist()) == (lowered.tolist(), sizes.tolist())
 
 
 def test_every_letter_has_the_lower_case_of_the_oldest_tables() -> None:
     """Whatever this Python knows beyond them."""
     for letter in map(chr, range(sys.maxunicode + 1)):
-        known = (
-            letter.lower() != letter
-            and ucd_3_2_0.category(letter) != "Cn"
-            and letter not in "\u0130\u03a3"
-        )
-        if known or letter.lower() != letter:
-            assert lower_case(letter) == (letter.lower() if known else letter), hex(
-                ord(letter)
-            )
+        if letter.lower() != letter:
+            known = ucd_3_2_0.category(letter) != "Cn" and letter not in "\u0130\u03a3"
+            expected = letter.lower() if known else letter
+            assert lower_case(letter) == expected, hex(ord(letter))
 
 
 @given(st.text())

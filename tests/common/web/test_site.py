@@ -69,14 +69,11 @@ def test_documents_hold_no_script_and_no_style_of_their_own(file: File) -> None:
 @pytest.mark.parametrize("file", SCRIPTS)
 def test_scripts_import_what_is_there(file: File) -> None:
     """Each import names a file of the page, and something that it exports."""
-    for names, source in re.findall(
-        r"import \{([^}]*)\} from \"\./([^\"]+)\"", FILES[file]
-    ):
-        for each in (part.strip() for part in names.split(",")):
-            assert re.search(
-                rf"export (async )?(function|const|class) {each}\b",
-                FILES[file[0], source],
-            ), f"{source}: {each}"
+    imports = re.findall(r"import \{([^}]*)\} from \"\./([^\"]+)\"", FILES[file])
+    for names, source in imports:
+        for name in names.split(","):
+            exported = rf"export (async )?(function|const|class) {name.strip()}\b"
+            assert re.search(exported, FILES[file[0], source]), f"{source}: {name}"
 
 
 def test_documents_name_files_of_one_version_that_browsers_may_keep(
@@ -119,8 +116,8 @@ def test_files_say_what_they_are(http: TestClient) -> None:
 @pytest.mark.parametrize("package", PACKAGES)
 def test_no_page_has_a_file_of_the_name_of_a_shared_one(package: str) -> None:
     """It would take the place of the shared one without a word."""
-    own, shared = (
-        {path.name for path in (files(each) / "static").iterdir()}
-        for each in (package, "ridgeway.common.web")
+    names, shared = (
+        {path.name for path in (files(room) / "static").iterdir()}
+        for room in (package, "ridgeway.common.web")
     )
-    assert own and shared and not own & shared
+    assert names and shared and not names & shared

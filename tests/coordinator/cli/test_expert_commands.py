@@ -35,10 +35,9 @@ def shop(tmp_path: Path) -> Workshop:
     (made / "scores.jsonl").write_text(
         "".join(json.dumps(line) + "\n" for line in lines)
     )
-    addresses = dict.fromkeys(("large", "small"), "http://127.0.0.1:9/v1")
-    (made / "experts.toml").write_text(
-        experts_toml(addresses, 'table = "quality.json"')
-    )
+    address = {"base_url": "http://127.0.0.1:9/v1"}
+    experts = dict.fromkeys(("large", "small"), address)
+    (made / "experts.toml").write_text(experts_toml(experts, table="quality.json"))
     return made
 
 
