@@ -33,7 +33,7 @@ from ridgeway.serving.gateway import Gateway
 from ridgeway.serving.routing_service import RoutingService
 from tests.support.browser import Visit, violations, visit
 from tests.support.fake_expert import Expert, step_by_step, well
-from tests.support.in_process import running
+from tests.support.in_process import experts_toml, running
 from tests.support.making import fixed_identity
 from tests.support.serving import (
     OWN,
@@ -100,23 +100,20 @@ def served(module_path: Path) -> Iterator[Served]:
         large, small = (
             stack.enter_context(Expert(well(name))) for name in ("large", "small")
         )
-        lines = ['fallback = "small"']
-        for name, each, cost, quality in (
-            ("large", large, 3.0, (0.9, 0.9, 0.9)),
-            ("small", small, 1.0, (0.8, 0.5, 0.3)),
-        ):
-            scores = ", ".join(
-                f"{domain} = {score}"
-                for domain, score in zip(DOMAINS, quality, strict=True)
+        experts = {
+            name: {
+                "base_url": expert.url,
+                "model": name,
+                "cost": cost,
+                "domains": dict(zip(DOMAINS, quality, strict=True)),
+            }
+            for name, expert, cost, quality in (
+                ("large", large, 3.0, (0.9, 0.9, 0.9)),
+                ("small", small, 1.0, (0.8, 0.5, 0.3)),
             )
-            lines += [
-                f"[experts.{name}]",
-                f'base_url = "{each.url}"',
-                f'model = "{name}"',
-                f"cost = {cost}",
-            ]
-            lines += [f"domains = {{{scores}}}"]
-        (module_path / "experts.toml").write_text("\n".join(lines))
+        }
+        content = experts_toml(experts, fallback="small")
+        (module_path / "experts.toml").write_text(content)
         known = ExpertsFile(module_path / "experts.toml")
         source = ReleaseSource(module_path / "release", check=known.check)
         service = RoutingService(
