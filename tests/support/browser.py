@@ -17,7 +17,6 @@ import pytest
 from playwright.sync_api import (
     Browser,
     Locator,
-    LocatorAssertions,
     Page,
     Request,
     expect,
@@ -103,7 +102,7 @@ class Visit:
     def press(self, button: str, *, exact: bool = False) -> None:
         self.page.get_by_role("button", name=button, exact=exact).click()
 
-    def expect(self, selector: str) -> LocatorAssertions:
+    def expect(self, selector: str) -> Any:
         """What a part of the page is waited to be."""
         return expect(self.page.locator(selector))
 

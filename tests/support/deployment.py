@@ -175,7 +175,7 @@ class Deployment:
         return "--encoder", f"dir:{self.folder / 'encoder'}"
 
     @property
-    def own_environment(self) -> dict[str, str]:
+    def own_environment(self) -> dict[str, Any]:
         return {**home_variables(self.folder), TEST: str(self.folder)}
 
     @property
