@@ -147,7 +147,7 @@ def uv(arguments: list[str]) -> None:
 def run(command: list[str], failure: str) -> None:
     """Run a command in the checkout; stop with its reason where it fails."""
     shown = None if sys.stderr.isatty() else subprocess.PIPE
-    done = subprocess.run(command, cwd=ROOT, stderr=shown, text=True, check=False)
+    done = subprocess.run(command, cwd=ROOT, stderr=shown, text=True)
     if done.returncode:
         lines = [line.strip() for line in (done.stderr or "").splitlines()]
         errors = [line for line in lines if line.lower().startswith("error")]

@@ -144,7 +144,7 @@ def audit(
         raise InputError(
             "--corpus is that of a statistics file; of a cohort, use --data"
         )
-    samplings = [Sampling(window=each) for each in sorted({*(windows or ())})]
+    samplings = [Sampling(window=window) for window in sorted({*(windows or ())})]
     chosen_encoder = find_encoder(encoder or DEFAULT.encoder)
     with _texts(data) as texts:
         chosen = holder or min(texts, key=lambda name: texts[name].stat().st_size)

@@ -105,7 +105,8 @@ def with_questions() -> tuple[Corpus, ...]:
     enough of it, and one of everyday questions.
     """
     files = {
-        each.name: each for each in with_enough_text(this_machine(), ENOUGH_CHARACTERS)
+        corpus.name: corpus
+        for corpus in with_enough_text(this_machine(), ENOUGH_CHARACTERS)
     }
     names = (*_DOMAINS, EVERYDAY)
     return tuple(_mixed(files.get(name, Corpus(name, (), ()))) for name in names)
@@ -147,7 +148,9 @@ def read_corpora(data: Path | None, holders: int = 0) -> list[Corpus]:
     if data is None:
         mixed = with_questions()
         wanted = MIN_HOLDER_TEXTS * -(-holders // len(mixed))
-        return [replace(each, train=in_pieces(each.train, wanted)) for each in mixed]
+        return [
+            replace(corpus, train=in_pieces(corpus.train, wanted)) for corpus in mixed
+        ]
     names = sorted(path.name.removesuffix(TRAIN) for path in data.glob(f"*{TRAIN}"))
     for name in names:
         check_domain_name(name)
@@ -181,7 +184,7 @@ def harvest(folders: TextFolders) -> tuple[Corpus, ...]:
     """
     enough = with_enough_text(folders, MAX_DOMAIN_CHARACTERS)
     if len(enough) < MIN_DOMAINS:
-        names = ", ".join(each.name for each in enough) or "none"
+        names = ", ".join(corpus.name for corpus in enough) or "none"
         raise CorpusError(
             f"the built-in text needs {MIN_DOMAINS} domains with enough of it and found"
             f" {len(enough)} ({names}): the packages it reads are probably not"

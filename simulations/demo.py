@@ -50,11 +50,7 @@ def main() -> int:
     places = ("--out", FOLDER / "release", "--work", FOLDER / "federation")
     _run("simulate", *places, "--encoder", _ENCODER)
     _say("All that one holder has sent:")
-    _run(
-        "client",
-        "status",
-        next(iter(sorted((FOLDER / "federation" / "holders").iterdir()))),
-    )
+    _run("client", "status", min((FOLDER / "federation" / "holders").iterdir()))
     _say("Anyone with the release routes prompts:")
     for prompt in _PROMPTS:
         _run("route", FOLDER / "release", prompt)

@@ -22,11 +22,10 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from ridgeway.common.base.files import without_syncing
-from ridgeway.common.text import sentence_source
 from ridgeway.common.text.encoder_files import find_encoder
 from ridgeway.common.text.sentence_encoder import UseEncoder, find_use
 from ridgeway.common.text.table_encoder import TableEncoder
-from tests.support.commands import Workshop, workshop
+from tests.support.commands import Workshop, home_variables, workshop
 from tests.support.masked_session import small_neighbourhoods
 from tests.support.tiny import tiny_encoder
 
@@ -232,9 +231,8 @@ def _own_folders(_homes: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def _live_in(home: Path, patch: pytest.MonkeyPatch) -> None:
-    patch.setenv("RIDGEWAY_CACHE", str(home / "cache"))
-    patch.setenv("RIDGEWAY_CONFIG", str(home / "config"))
-    patch.setenv("RIDGEWAY_STATE", str(home / "state"))
+    for name, folder in home_variables(home).items():
+        patch.setenv(name, folder)
 
 
 @pytest.fixture(params=["everybody", "neighbours"])
@@ -310,9 +308,15 @@ def _smollm2(cache: Path) -> TableEncoder:
 
 
 @pytest.fixture(scope="module")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
+def module_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that the tests of a module share."""
+    return tmp_path_factory.mktemp("module")
+
+
+@pytest.fixture(scope="module")
+def shop(module_path: Path) -> Workshop:
     """All that commands need, made once for a module."""
-    return workshop(tmp_path_factory.mktemp("workshop"))
+    return workshop(module_path / "workshop")
 
 
 @pytest.fixture(scope="session")
@@ -347,4 +351,6 @@ def cascade(
 def no_sentences(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine without the sentence encoder's wheel, and without what was converted from it."""
     monkeypatch.setenv("RIDGEWAY_CACHE", str(tmp_path / "empty"))
-    monkeypatch.setattr(sentence_source, "file_of_wheel", lambda wheel, end: None)
+    monkeypatch.setattr(
+        "ridgeway.common.text.sentence_source.file_of_wheel", lambda wheel, end: None
+    )

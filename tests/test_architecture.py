@@ -69,16 +69,9 @@ opens epochs, knows both. Serving knows neither side of a round.
 NATIVE = "ridgeway/_native"
 NATIVE_FILE = "common/base/machine.py"
 """The compiled module is imported in one place, where it is also turned off."""
-UNPICKLERS = {
-    "pickle",
-    "_pickle",
-    "cPickle",
-    "cloudpickle",
-    "dill",
-    "joblib",
-    "shelve",
-    "marshal",
-}
+UNPICKLERS = set(
+    "pickle _pickle cPickle cloudpickle dill joblib shelve marshal".split()
+)
 GPU = "client/sums/gpu_"
 """These files may know torch throughout, because nothing else imports them before a GPU is used."""
 HEAVY = {"torch", "transformers"}
@@ -233,45 +226,53 @@ def violations(source: str, file: str) -> list[str]:
     )
 
 
-def _reasons(each: Import, file: str) -> Iterator[str]:
+def _reasons(imported: Import, file: str) -> Iterator[str]:
     package = file.partition("/")[0]
-    if each.package in PACKAGES:
-        yield f"the folder {each.package} is imported through ridgeway"
-    if each.place == NATIVE:
+    if imported.package in PACKAGES:
+        yield f"the folder {imported.package} is imported through ridgeway"
+    if imported.place == NATIVE:
         if file != NATIVE_FILE:
             yield f"the compiled module is imported by {NATIVE_FILE}"
-    elif each.place is not None and not _may_enter(room_of(file), each.place):
-        yield f"{room_of(file)} knows nothing of {room_of(each.place)}"
-    if each.package == "flwr" and package != "simulations" and file not in FLOWER_FILES:
+    elif imported.place is not None and not _may_enter(room_of(file), imported.place):
+        yield f"{room_of(file)} knows nothing of {room_of(imported.place)}"
+    if (
+        imported.package == "flwr"
+        and package != "simulations"
+        and file not in FLOWER_FILES
+    ):
         yield "Flower is for the two apps, protocol/flower.py, flower_patches.py and simulations"
     if (
-        each.package == "flwr"
+        imported.package == "flwr"
         and not file.startswith(FLOWER_INTERNALS)
-        and not PUBLIC_FLOWER.fullmatch(each.module)
+        and not PUBLIC_FLOWER.fullmatch(imported.module)
     ):
         yield f"what is not public in Flower is for {FLOWER_INTERNALS[0]}"
     if (
-        (each.place or "").startswith(GPU.rstrip("/"))
-        and not each.deferred
+        (imported.place or "").startswith(GPU.rstrip("/"))
+        and not imported.deferred
         and not file.startswith(GPU)
     ):
         yield "what knows GPUs is imported by the functions that use one"
-    if each.package in HEAVY and package != "simulations" and not file.startswith(GPU):
-        if not each.deferred:
+    if (
+        imported.package in HEAVY
+        and package != "simulations"
+        and not file.startswith(GPU)
+    ):
+        if not imported.deferred:
             yield "torch and transformers are imported by the functions that need them"
         if file not in HEAVY_FILES:
             yield (
                 "torch and transformers are for GPUs, models of folders, large "
                 "solves and simulations"
             )
-    if each.package in {"fastapi", "starlette", "uvicorn"} and not file.startswith(
+    if imported.package in {"fastapi", "starlette", "uvicorn"} and not file.startswith(
         HTTP
     ):
         yield (
             "HTTP is for common/web, serving, the pages, the fleet proxy and the benchmark"
             " of serving"
         )
-    if each.package in UNPICKLERS:
+    if imported.package in UNPICKLERS:
         yield "nothing is ever unpickled"
 
 
@@ -282,7 +283,9 @@ def _may_enter(room: str, place: str) -> bool:
     other = room_of(place)
     allowed = ROOMS[room].split()
     if place in PACKAGES:
-        return any(each.startswith(f"{place}/") for each in (*allowed, f"{room}/"))
+        return any(
+            known_room.startswith(f"{place}/") for known_room in (*allowed, f"{room}/")
+        )
     return other in (room, *allowed) or any(
         known.endswith("/*") and f"{other}/".startswith(known.removesuffix("*"))
         for known in allowed
@@ -302,7 +305,7 @@ def rooms_file(room: str) -> Path:
 
 
 def read(file: str) -> str:
-    return (ROOT / file).read_text(encoding="utf-8")
+    return (ROOT / file).read_text()
 
 
 def test_every_file_imports_only_what_it_may() -> None:

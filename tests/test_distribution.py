@@ -23,6 +23,7 @@ from ridgeway.__main__ import COMMANDS, MORE_EXTRAS, command
 from ridgeway.common.text.encoder_files import save_encoder
 from tests.support.commands import Workshop, output_of
 from tests.support.corpora_on_disk import write_domains
+from tests.support.making import allowing
 from tests.support.release_files import build, copy_sources
 from tests.support.tiny import tiny_encoder
 
@@ -69,8 +70,8 @@ FROM_A_CHECKOUT = {("simulations", "bench"), ("simulations", "experiments")}
 
 
 def site_packages(environment: Path) -> Path:
-    [place] = environment.glob("lib/python*/site-packages")
-    return place
+    [packages] = environment.glob("lib/python*/site-packages")
+    return packages
 
 
 def test_two_builds_are_the_same_bytes(
@@ -80,11 +81,8 @@ def test_two_builds_are_the_same_bytes(
     copy_sources(tmp_path / "another" / "checkout")
     for path in (tmp_path / "another").rglob("*.py"):
         os.utime(path, (10**9, 10**9))
-    before = os.umask(0o077)
-    try:
+    with allowing(0o077):
         again = build(tmp_path / "another" / "checkout", tmp_path / "dist")
-    finally:
-        os.umask(before)
     assert [path.name for path in again] == [path.name for path in built]
     assert [path.read_bytes() for path in again] == [
         path.read_bytes() for path in built
@@ -197,7 +195,7 @@ def test_the_compiled_module_is_in_the_wheel_for_every_python_to_come(
 
 
 def _code(folder: Path) -> list[Path]:
-    kinds = {".py", ".pyi", ".c", ".h", ".js", ".css", ".html", ".svg", ".txt"}
+    kinds = set(".py .pyi .c .h .js .css .html .svg .txt".split())
     return [
         path
         for path in folder.rglob("*")
@@ -234,9 +232,9 @@ def installed(environment: Path, folder: Path, *extras: str) -> Path:
     for path in site_packages(environment).iterdir():
         (site_packages(folder) / path.name).symlink_to(path)
     [about] = site_packages(environment).glob("ridgeway-*.dist-info")
-    found: dict[tuple[str, frozenset[str]], Distribution] = {}
-    required(Distribution.at(about), frozenset(extras), found)
-    for package in found.values():
+    packages: dict[tuple[str, frozenset[str]], Distribution] = {}
+    required(Distribution.at(about), frozenset(extras), packages)
+    for package in packages.values():
         names = {file.parts[0] for file in package.files or () if file.suffix != ".pth"}
         for name in names - {"..", "__pycache__"}:
             link = site_packages(folder) / name
@@ -298,11 +296,11 @@ print(json.dumps(answers))
 """
 
 
-def paths(found: Any, *above: str) -> Iterator[list[str]]:
+def paths(group: Any, *above: str) -> Iterator[list[str]]:
     """Every group and command, as it is typed."""
-    for name, each in getattr(found, "commands", {}).items():
+    for name, inner in getattr(group, "commands", {}).items():
         yield [*above, name]
-        yield from paths(each, *above, name)
+        yield from paths(inner, *above, name)
 
 
 def test_every_command_of_a_plain_install_answers_or_names_its_extra(
@@ -315,15 +313,15 @@ def test_every_command_of_a_plain_install_answers_or_names_its_extra(
     answers = json.loads(said(plain, tmp_path, "-c", RUN_ALL, json.dumps(asked)))
     assert len(answers) > 100
     missing = 0
-    for words, code, told in answers:
-        assert code in (0, 2), (words, code, told)
-        assert told.strip() and "Traceback" not in told
-        if told.startswith("ridgeway: `ridgeway"):
+    for words, code, output in answers:
+        assert code in (0, 2), (words, code, output)
+        assert output.strip() and "Traceback" not in output
+        if output.startswith("ridgeway: `ridgeway"):
             extra = MORE_EXTRAS.get(" ".join(words[:2])) or COMMANDS[words[0]].extra
-            assert (code, told.count("\n")) == (
+            assert (code, output.count("\n")) == (
                 2,
                 1,
-            ) and f"pip install '.[{extra}]'" in told, told
+            ) and f"pip install '.[{extra}]'" in output, output
             missing += 1
     assert missing > 80
 
@@ -367,6 +365,6 @@ def test_an_installed_wheel_simulates_a_federation(whole: Path, tmp_path: Path) 
     save_encoder(tiny_encoder(), tmp_path / "encoder")
     write_domains(tmp_path, 30, 30)
     words = "simulate --data . --encoder dir:encoder --out release --json".split()
-    told = json.loads(said(whole, tmp_path, "-m", "ridgeway", *words))
-    assert told["holders"] == 3
+    result = json.loads(said(whole, tmp_path, "-m", "ridgeway", *words))
+    assert result["holders"] == 3
     assert (tmp_path / "release").is_dir()

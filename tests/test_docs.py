@@ -55,7 +55,7 @@ def commands_in(text: str) -> Iterator[list[str]]:
 )
 def test_every_documented_command_is_one_of_this_ridgeway(path: Path) -> None:
     """Its options and arguments, too: a command that is renamed must be renamed there."""
-    text = path.read_text(encoding="utf-8")
+    text = path.read_text()
     for words in commands_in(text):
         check_words(words)
     for inline in re.findall(r"`(ridgeway [^`]+)`", text):
@@ -67,7 +67,7 @@ def test_the_documented_commands_are_found() -> None:
     found = [
         " ".join(words[1:3])
         for path in [*FRONT, *PAGES]
-        for words in commands_in(path.read_text(encoding="utf-8"))
+        for words in commands_in(path.read_text())
     ]
     assert {
         "coordinator up",
@@ -81,7 +81,7 @@ def test_the_documented_commands_are_found() -> None:
 @pytest.mark.parametrize("path", FRONT, ids=lambda path: path.name)
 def test_links_of_the_front_pages_lead_somewhere(path: Path) -> None:
     """The site checks its own links; these pages stand outside it."""
-    links = re.findall(r"\]\(([^)#:]+?)(?:#[^)]*)?\)", path.read_text(encoding="utf-8"))
+    links = re.findall(r"\]\(([^)#:]+?)(?:#[^)]*)?\)", path.read_text())
     assert [link for link in links if not (ROOT / link).exists()] == []
 
 
@@ -90,14 +90,14 @@ def test_a_page_opens_with_whom_it_is_for(path: Path) -> None:
     """A title, then one sentence that begins with *For*; the first page has a table of readers
     instead.
     """
-    lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line]
+    lines = [line for line in path.read_text().splitlines() if line]
     assert lines[0].startswith("# ")
     assert lines[1].startswith("For ") or path == DOCS / "index.md"
 
 
 def test_the_readme_is_short() -> None:
     """It fits a few screens, and has the two commands that do everything."""
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    text = (ROOT / "README.md").read_text()
     assert len(text.splitlines()) <= 150
     assert "make demo" in text
     assert "make test" in text
@@ -132,8 +132,8 @@ model = "large"
 def folder(tmp_path: Path) -> Workshop:
     """As a reader has it: a release, what a holder and an operator have, experts, and prompts."""
     shop = workshop(tmp_path)
-    for place in ("demo-run/release", "co/releases"):
-        shutil.copytree(shop / "release", shop / place)
+    for copy in ("demo-run/release", "co/releases"):
+        shutil.copytree(shop / "release", shop / copy)
     shutil.copytree(shop / "tests", shop / "data")
     shutil.copytree(shop / "tests", shop / "held-out")
     for domain in ("code", "medicine"):
@@ -154,7 +154,7 @@ def test_documented_commands_run_as_written(folder: Workshop, page: str) -> None
     """In their order; `prepare` and `solve` with the small encoder of tests, which the page need
     not name.
     """
-    text = (ROOT / page).read_text(encoding="utf-8")
+    text = (ROOT / page).read_text()
     if "coordinator solve" in text:
         shutil.rmtree(folder / "release")
         (folder / "law.stats").unlink()
@@ -183,12 +183,11 @@ def test_documented_commands_run_as_written(folder: Workshop, page: str) -> None
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("site")
+def site(module_path: Path) -> Path:
     words = "-m mkdocs build --strict --quiet --site-dir".split()
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
-    output_of([sys.executable, *words, folder], ROOT, env=environment)
-    return folder
+    output_of([sys.executable, *words, module_path], ROOT, env=environment)
+    return module_path
 
 
 @pytest.mark.slow
@@ -199,7 +198,7 @@ def test_the_reference_is_generated(site: Path) -> None:
         "reference/settings": "max_round_epsilon",
         "operator/troubleshooting": "budget_spent",
     }.items():
-        assert word in (site / page / "index.html").read_text(encoding="utf-8")
+        assert word in (site / page / "index.html").read_text()
 
 
 @pytest.mark.slow
@@ -208,7 +207,7 @@ def test_the_site_asks_no_other_site(site: Path) -> None:
     for page in site.rglob("*.html"):
         asked = re.findall(
             r'<(?:script|link|img)[^>]+(?:src|href)="(https?://[^"]+)"',
-            page.read_text(encoding="utf-8"),
+            page.read_text(),
         )
         assert asked == []
 

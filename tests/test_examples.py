@@ -45,16 +45,15 @@ def run(name: str, *words: str | Path) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(module_path: Path) -> Path:
     """Corpora of three domains, and the encoder that own_encoder.py makes of public text."""
-    place = tmp_path_factory.mktemp("examples")
-    write_domains(place / "data", 60, 10)
-    (place / "public.txt").write_text(
+    write_domains(module_path / "data", 60, 10)
+    (module_path / "public.txt").write_text(
         "\n".join(text for domain in ALPHABETS for text in sentences(domain, 20))
     )
-    told = run("own_encoder.py", place / "encoder", place / "public.txt")
-    assert told[1] == f"fingerprint {find_encoder(named(place)).fingerprint}"
-    return place
+    printed = run("own_encoder.py", module_path / "encoder", module_path / "public.txt")
+    assert printed[1] == f"fingerprint {find_encoder(named(module_path)).fingerprint}"
+    return module_path
 
 
 def named(folder: Path) -> str:
@@ -64,12 +63,12 @@ def named(folder: Path) -> str:
 @pytest.fixture(scope="module")
 def release(folder: Path) -> Path:
     """What federation.py makes with this encoder."""
-    first, *_, place, accuracy = run(
+    first, *_, folder_line, accuracy = run(
         "federation.py", folder / "work", folder / "data", named(folder)
     )
     assert first == "ready       code"
     assert accuracy == "accuracy    100.0 %"
-    return Path(place.split()[1])
+    return Path(folder_line.split()[1])
 
 
 def test_an_encoder_of_your_own_makes_a_release(release: Path) -> None:
@@ -101,9 +100,9 @@ def test_a_fastapi_app_routes_chats(
 
 def test_a_private_round_ends_with_a_statement(folder: Path, tmp_path: Path) -> None:
     """Of what one document of the first holder has cost."""
-    told = run("private_round.py", tmp_path / "work", folder / "data", named(folder))
-    assert told[0] == "What one document of code has cost"
-    assert any("ε" in line for line in told)
+    printed = run("private_round.py", tmp_path / "work", folder / "data", named(folder))
+    assert printed[0] == "What one document of code has cost"
+    assert any("ε" in line for line in printed)
 
 
 @pytest.fixture

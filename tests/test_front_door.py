@@ -10,7 +10,6 @@ import subprocess
 import sys
 from dataclasses import fields
 from importlib.metadata import requires
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,16 +19,8 @@ from ridgeway.__main__ import command, main
 from tests.support.commands import Workshop
 
 HEAVY = (
-    "torch",
-    "flwr",
-    "transformers",
-    "scipy",
-    "pyarrow",
-    "gguf",
-    "huggingface_hub",
-    "zstandard",
-    "matplotlib",
-)
+    "torch flwr transformers scipy pyarrow gguf huggingface_hub zstandard matplotlib"
+).split()
 
 TYPERS = {"pydantic"} & {words.partition(">")[0] for words in requires("typer") or ()}
 """What newer versions of typer import for themselves."""
@@ -72,12 +63,10 @@ said = []
 """
 
 
-def in_a_new_process(
-    code: str, release: Path, shop: Workshop
-) -> tuple[list[Any], set[str]]:
+def in_a_new_process(code: str, shop: Workshop) -> tuple[list[Any], set[str]]:
     """What the code said, and every module that it had imported in the end."""
     report = "import json, sys; print(json.dumps([said, sorted(sys.modules)]))"
-    script = f"RELEASE = {str(release)!r}\n{code}\n{report}"
+    script = f"RELEASE = {str(shop / 'release')!r}\n{code}\n{report}"
     done = subprocess.run(
         [sys.executable, "-c", script],
         env=shop.environment(),
@@ -91,21 +80,14 @@ def in_a_new_process(
 
 def test_the_exported_names_are_pinned() -> None:
     """A name that appears or goes is a change of the interface, and is made on purpose."""
-    assert sorted(ridgeway.__all__) == [
-        "ConversationTurn",
-        "Conversations",
-        "Decision",
-        "ExpertChoice",
-        "ExpertChooser",
-        "Explanation",
-        "FollowedRouter",
-        "RidgewayError",
-        "Router",
-        "Turn",
-        "WordWeight",
-        "__version__",
-        "weighted_turns",
-    ]
+    assert (
+        sorted(ridgeway.__all__)
+        == (
+            "ConversationTurn Conversations Decision ExpertChoice ExpertChooser "
+            "Explanation FollowedRouter RidgewayError Router Turn WordWeight "
+            "__version__ weighted_turns"
+        ).split()
+    )
     assert all(hasattr(ridgeway, name) for name in ridgeway.__all__)
 
 
@@ -113,29 +95,14 @@ def test_the_public_names_of_a_router_are_pinned() -> None:
     """What applications call."""
     public = {name for name in vars(ridgeway.Router) if not name.startswith("_")}
     public -= {field.name for field in fields(ridgeway.Router)}
-    assert public == {
-        *(
-            "explain",
-            "explain_turns",
-            "follow",
-            "load",
-            "route",
-            "route_many",
-            "route_turns",
-        ),
-        *("make_fast", "with_confidence", "with_selector", "without"),
-        *("has_sentences", "reads_sentences", "route_by_table"),
-    }
-    assert ridgeway.Decision._fields == (
-        "domain",
-        "confidence",
-        "scores",
-        "abstained",
-        "best",
-        "tokens",
-        "scope",
-        "reason",
-        "router",
+    assert public == set(
+        (
+            "explain explain_turns follow load route route_many route_turns make_fast "
+            "with_confidence with_selector without has_sentences reads_sentences route_by_table"
+        ).split()
+    )
+    assert ridgeway.Decision._fields == tuple(
+        "domain confidence scores abstained best tokens scope reason router".split()
     )
     assert ridgeway.Explanation._fields == ("decision", "runner_up", "margin", "words")
     assert ridgeway.WordWeight._fields == ("text", "domain", "weight", "parts")
@@ -145,7 +112,7 @@ def test_routing_imports_nothing_heavy(shop: Workshop) -> None:
     """An application that loads a release and routes needs neither torch nor Flower nor the
     holder's packages.
     """
-    said, modules = in_a_new_process(LIBRARY, shop / "release", shop)
+    said, modules = in_a_new_process(LIBRARY, shop)
     assert said == ["law", "code", "medicine"]
     assert modules.isdisjoint(HEAVY)
     assert {"numpy", "tokenizers", "safetensors"} <= modules
@@ -153,7 +120,7 @@ def test_routing_imports_nothing_heavy(shop: Workshop) -> None:
 
 def test_the_route_command_imports_nothing_heavy(shop: Workshop) -> None:
     """Nor the holder's and the operator's commands, which it knows by name."""
-    said, modules = in_a_new_process(f"{ROUTED}\n{COMMAND}", shop / "release", shop)
+    said, modules = in_a_new_process(f"{ROUTED}\n{COMMAND}", shop)
     assert [text.split()[0] for text in said[:2]] == ["law", "code"]
     assert json.loads(said[2])["domain"] == "medicine"
     assert "typer" in modules
@@ -168,22 +135,18 @@ def test_commands_use_one_thread_of_blas(shop: Workshop) -> None:
         "import os; [os.environ.pop(name, None) for name in ('OMP_NUM_THREADS', "
         "'OPENBLAS_NUM_THREADS')]"
     )
-    told = (
+    counted = (
         "from threadpoolctl import threadpool_info; said = [each['num_threads'] for "
         "each in threadpool_info()]"
     )
-    said, _ = in_a_new_process(
-        f"{unset}\n{ROUTED}\n{COMMAND}\n{told}", shop / "release", shop
-    )
+    said, _ = in_a_new_process(f"{unset}\n{ROUTED}\n{COMMAND}\n{counted}", shop)
     assert set(said) == {1}
 
 
 @pytest.mark.parametrize("word", ["--help", "--version"])
 def test_the_front_door_imports_no_command(word: str, shop: Workshop) -> None:
     """The list of commands, and the version, need no package of any extra."""
-    said, modules = in_a_new_process(
-        f"RUNS = [[{word!r}]]\n{COMMAND}", shop / "release", shop
-    )
+    said, modules = in_a_new_process(f"RUNS = [[{word!r}]]\n{COMMAND}", shop)
     assert "ridgeway" in said[0]
     assert modules.isdisjoint(
         {*HEAVY, "pydantic", "numpy", "client", "coordinator", "simulations"} - TYPERS
@@ -193,8 +156,8 @@ def test_the_front_door_imports_no_command(word: str, shop: Workshop) -> None:
 def test_the_list_of_commands_says_what_each_says_of_itself() -> None:
     """In the words with which its own help begins."""
     listed = command(()).commands
-    for name, each in command().commands.items():
-        assert " ".join(each.help.split()).startswith(listed[name].short_help)
+    for name, shown in command().commands.items():
+        assert " ".join(shown.help.split()).startswith(listed[name].short_help)
 
 
 @pytest.mark.parametrize(
@@ -236,9 +199,9 @@ def test_only_what_another_package_lacks_is_told_as_such(
 @pytest.mark.slow
 def test_serving_imports_neither_torch_nor_flower(shop: Workshop) -> None:
     """The whole application, gateway and page included, over a release with a table."""
-    _, modules = in_a_new_process(SERVICE, shop / "release", shop)
+    _, modules = in_a_new_process(SERVICE, shop)
     assert modules.isdisjoint(
-        {"torch", "transformers", "flwr", "grpc", "ray", "scipy", "client"}
+        set("torch transformers flwr grpc ray scipy client".split())
     )
     assert {"fastapi", "aiohttp"} <= modules
 
@@ -251,6 +214,6 @@ def test_importing_the_front_door_does_no_work(shop: Workshop) -> None:
         f"{str(home)!r}"
     )
     code = f"{folders}\nimport ridgeway\nsaid = []"
-    _, modules = in_a_new_process(code, shop / "release", shop)
+    _, modules = in_a_new_process(code, shop)
     assert not home.exists()
     assert modules.isdisjoint((*HEAVY, "typer", "rich"))

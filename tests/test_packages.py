@@ -67,13 +67,13 @@ def stages() -> dict[str, list[str]]:
         for line in text.splitlines()
         if line.strip() and not line.startswith("#")
     ]
-    found: dict[str, list[str]] = {}
+    lines_of: dict[str, list[str]] = {}
     for line in lines:
         if line.startswith("FROM "):
-            found[line.split()[-1]] = own = [line]
-        elif found:
-            own.append(line)
-    return found
+            lines_of[line.split()[-1]] = stage_lines = [line]
+        elif lines_of:
+            stage_lines.append(line)
+    return lines_of
 
 
 def instruction(stage: str, word: str) -> str:
@@ -100,14 +100,14 @@ class Mount:
 
 def mounts(service: Mapping[str, Any]) -> list[Mount]:
     """Those of a service of the compose file, in either of its spellings."""
-    found = []
+    seen = []
     for mount in service["volumes"]:
         if isinstance(mount, str):
             source, target, *mode = re.sub(r"\$\{\w+:-(.*?)\}", r"\1", mount).split(":")
-            found.append(Mount(source, target, mode == ["ro"]))
+            seen.append(Mount(source, target, mode == ["ro"]))
         else:
             part = mount.get("volume", {}).get("subpath", "")
-            found.append(
+            seen.append(
                 Mount(
                     mount["source"],
                     mount["target"],
@@ -115,7 +115,7 @@ def mounts(service: Mapping[str, Any]) -> list[Mount]:
                     part,
                 )
             )
-    return found
+    return seen
 
 
 ALL_PARTS = {
@@ -164,13 +164,13 @@ def unit(path: Path) -> ConfigParser:
 
 
 def chart_pods(name: str, **serve: Any) -> list[dict[str, Any]]:
-    found = [resource.get("spec", {}) for resource in chart_resources(name, **serve)]
-    found = [
+    specs = [resource.get("spec", {}) for resource in chart_resources(name, **serve)]
+    specs = [
         resource["jobTemplate"]["spec"] if "jobTemplate" in resource else resource
-        for resource in found
+        for resource in specs
     ]
     return [
-        resource["template"]["spec"] for resource in found if "template" in resource
+        resource["template"]["spec"] for resource in specs if "template" in resource
     ]
 
 
@@ -196,16 +196,16 @@ def chart_words() -> Iterator[list[str]]:
 def scripts(text: str) -> Iterator[list[str]]:
     """Every `ridgeway …` of a shell script, up to the end of its command."""
     for line in text.splitlines():
-        for found in re.findall(
+        for words in re.findall(
             r"(?:^|\|\| |exec )\s*(ridgeway .*)$",
             line.strip().removeprefix("- ").partition(" # ")[0],
         ):
-            yield shlex.split(found)
+            yield shlex.split(words)
 
 
 def commands() -> list[list[str]]:
     """Every command of Ridgeway that anything in the packages runs."""
-    found = [
+    asked = [
         ["ridgeway", *json.loads(line[4:])]
         for lines in stages().values()
         for line in lines
@@ -213,7 +213,7 @@ def commands() -> list[list[str]]:
     ]
     for service in compose()["services"].values():
         words = service.get("command", [])
-        found += (
+        asked += (
             scripts(words[0])
             if service.get("entrypoint")
             else [["ridgeway", *words]]
@@ -221,8 +221,8 @@ def commands() -> list[list[str]]:
             else []
         )
     for path in UNITS:
-        found.append(["ridgeway", *unit_words(path)])
-    return [*found, *chart_words()]
+        asked.append(["ridgeway", *unit_words(path)])
+    return [*asked, *chart_words()]
 
 
 @pytest.mark.parametrize("words", commands(), ids=" ".join)
@@ -271,7 +271,7 @@ def test_a_client_is_healthy_if_and_only_if_there_is_a_supernode(
                 b"".join(word.encode() + b"\0" for word in words)
             )
         return not subprocess.run(
-            [shell, flag, code.replace("/proc", str(tmp_path))], check=False
+            [shell, flag, code.replace("/proc", str(tmp_path))]
         ).returncode
 
     assert not healthy()
@@ -391,7 +391,10 @@ def test_serve_of_the_chart_sees_the_releases_and_not_the_signing_key() -> None:
     assert is_releases_alone(Mount(*map(seen.get, names)))
     assert container["args"][:2] == ["serve", "/releases"]
     assert {kind for volume in pod["volumes"] for kind in volume if kind != "name"} == {
-        *("persistentVolumeClaim", "secret", "configMap", "emptyDir")
+        "persistentVolumeClaim",
+        "secret",
+        "configMap",
+        "emptyDir",
     }
     operator, _ = chart_pods("coordinator.yaml")
     assert operator["containers"][0]["args"][-1] == "/data/coordinator"
@@ -449,9 +452,9 @@ def test_a_unit_writes_to_its_own_folder_and_each_holder_is_a_user_of_its_own(
         and service.get("CacheDirectory", name) == name
     )
     assert service["User"] == name.replace("/", "-")
-    places = [word for word in unit_words(path) if word.startswith("/var/")]
-    places += re.findall(r"RIDGEWAY_(?:STATE|CONFIG)=(\S+)", service["Environment"])
-    assert places and all(place.startswith(f"/var/lib/{name}/") for place in places)
+    paths = [word for word in unit_words(path) if word.startswith("/var/")]
+    paths += re.findall(r"RIDGEWAY_(?:STATE|CONFIG)=(\S+)", service["Environment"])
+    assert paths and all(place.startswith(f"/var/lib/{name}/") for place in paths)
     assert path.name.endswith("@.service") == is_holder
 
 
@@ -507,9 +510,9 @@ def test_every_value_and_part_that_the_chart_uses_is_there() -> None:
     used = set(re.findall(r"\.Values\.([\w.]+)", whole))
     assert len(used) > 10
     for name in used:
-        found = values
+        value = values
         for word in name.split("."):
-            found = found[word]
+            value = value[word]
     assert set(re.findall(r'include "([\w.]+)"', whole)) == set(
         re.findall(r'define "([\w.]+)"', whole)
     )
@@ -723,7 +726,7 @@ def test_what_a_package_starts_every_night_is_a_backup(by: str, tmp_path: Path) 
     if by == "chart":
         [container] = chart_pods("coordinator.yaml")[1]["containers"]
         script = container["command"][-1]
-        places = {
+        folders = {
             "/data/coordinator": parties.federation.folder,
             "/backups": tmp_path / "backups",
         }
@@ -733,11 +736,11 @@ def test_what_a_package_starts_every_night_is_a_backup(by: str, tmp_path: Path) 
         lines[1] = shlex.split(lines[1].replace("%%", "%"))[2].removeprefix("exec ")
         script = "\n".join(lines).replace("*.backup", "'*.backup'")
         home = "/var/lib/ridgeway-coordinator"
-        places = {
+        folders = {
             f"{home}/coordinator": parties.federation.folder,
             f"{home}/backups": tmp_path / "backups",
         }
-    for there, here in places.items():
+    for there, here in folders.items():
         script = script.replace(there, str(here))
     (tmp_path / "backups").mkdir()
     old = tmp_path / "backups" / "old.backup"

@@ -21,16 +21,12 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
 def read(name: str) -> str:
-    return (ROOT / name).read_text(encoding="utf-8")
+    return (ROOT / name).read_text()
 
 
 def rows() -> list[str]:
     """The rows of the tables, without headings."""
-    lines = [
-        line
-        for line in THREATS.read_text(encoding="utf-8").splitlines()
-        if line.startswith("|")
-    ]
+    lines = [line for line in THREATS.read_text().splitlines() if line.startswith("|")]
     return [
         line
         for line in lines
@@ -44,7 +40,7 @@ def test_every_promise_names_a_test() -> None:
 
 
 @pytest.mark.parametrize(
-    ("file", "test"), sorted(set(NAMED.findall(THREATS.read_text(encoding="utf-8"))))
+    ("file", "test"), sorted(set(NAMED.findall(THREATS.read_text())))
 )
 def test_every_test_that_a_promise_names_is_there(file: str, test: str) -> None:
     """A test that is renamed takes its line in the threat model along."""
@@ -111,8 +107,8 @@ def test_continuous_integration_runs_what_the_project_runs() -> None:
         if re.search(r":: 3\.\d+$", line)
     ]
     assert [
-        f"Programming Language :: Python :: {each}"
-        for each in jobs["tests"]["strategy"]["matrix"]["python"]
+        f"Programming Language :: Python :: {version}"
+        for version in jobs["tests"]["strategy"]["matrix"]["python"]
     ] == pythons
     assert "macos" in jobs["macos"]["runs-on"] and "make demo" in steps["macos"]
     assert "make lint" in steps["checks"]

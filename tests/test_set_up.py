@@ -32,10 +32,10 @@ def set_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     (tmp_path / "packages").mkdir()
     for name in ("packages/set_up.py", "requirements.lock", "pyproject.toml"):
         shutil.copy(ROOT / name, tmp_path / name)
-    found = spec_from_file_location("set_up", tmp_path / "packages/set_up.py")
-    assert found and found.loader
-    module = module_from_spec(found)
-    found.loader.exec_module(module)
+    spec = spec_from_file_location("set_up", tmp_path / "packages/set_up.py")
+    assert spec and spec.loader
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
     monkeypatch.setattr(sys, "argv", ["set_up.py", "demo"])
     return module
 

@@ -30,19 +30,22 @@ from tests.support.corpora_on_disk import (
 )
 from tests.support.in_process import served
 from tests.support.masked_session import run_session
-from tests.support.simulated_federation import Parties, found, populate, round_of
+from tests.support.simulated_federation import (
+    ONE_EACH,
+    Parties,
+    found,
+    populate,
+    round_of,
+)
 
-HOLDERS = {"code": "code", "law": "law", "medicine": "medicine"}
 LEGAL = "abc defgh hgfed cba " * 5
 """In the letters of the domain `law`."""
 
 
 @pytest.fixture(scope="module")
-def parties(tmp_path_factory: pytest.TempPathFactory) -> Parties:
+def parties(module_path: Path) -> Parties:
     """A coordinator and three holders, who send sums under masks alone."""
-    made = found(tmp_path_factory.mktemp("tour"), mode="masked")
-    populate(made, HOLDERS)
-    return made
+    return populate(found(module_path, mode="masked"), ONE_EACH)
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +106,7 @@ def test_four_a_round_publishes_a_router_that_tells_domains_apart(
     signed release.
     """
     router = Router.load(release)
-    assert router.domains == tuple(HOLDERS)
+    assert router.domains == tuple(ONE_EACH)
     assert router.route(LEGAL).best == "law"
 
 
@@ -123,7 +126,8 @@ def test_six_a_holder_refuses_what_its_owner_has_not_agreed_to(
     holder = parties.holder("law")
     clear = federation.terms.model_copy(update={"mode": "clear"})
     cohort = form_cohort(
-        clear, {parties.holder(name).identity.public: HOLDERS[name] for name in HOLDERS}
+        clear,
+        {parties.holder(name).identity.public: ONE_EACH[name] for name in ONE_EACH},
     )
     request = seal_packet(Collect(cohort=cohort), federation.identity, round="ab" * 16)
     reply = open_packet(answer(holder, request))

@@ -67,6 +67,11 @@ class Identity:
         self.public = key.public_key().public_bytes_raw().hex()
         self.handovers = tuple(handovers)
 
+    @classmethod
+    def generate(cls) -> Identity:
+        """Someone new, whose key is in no file."""
+        return cls(Ed25519PrivateKey.generate())
+
     def with_handovers(self, handovers: Iterable[HandOver]) -> Identity:
         return Identity(self._key, handovers)
 

@@ -76,18 +76,18 @@ def bench(
     all_met = True
     with tempfile.TemporaryDirectory(prefix="ridgeway-bench-") as work:
         options = BenchOptions(Path(work), gpus, encoder, text, only)
-        for each in MINUTES if name == "all" else (name,):
+        for benchmark in MINUTES if name == "all" else (name,):
             watch = MachineWatch()
             step("machine", str(watch.before()))
-            words = [each, only, *(gpu.partition(":")[0] for gpu in gpus)]
+            words = [benchmark, only, *(gpu.partition(":")[0] for gpu in gpus)]
             kept = "-".join(filter(None, words))
             rows = []
-            for row in measured(each, options):
+            for row in measured(benchmark, options):
                 step("measured", row.name, row.ours)
                 watch.machine()
                 rows.append(row)
                 if out:
-                    part = figure(each, rows, watch, device)
+                    part = figure(benchmark, rows, watch, device)
                     write_part(out / f"{kept}.json", part)
             machine = watch.machine()
             cells = [row.cells(machine) for row in rows]

@@ -34,11 +34,11 @@ def bench_text(options: BenchOptions) -> BenchText:
     if folder is None:
         folder = options.work / "built-in"
         corpora.write(corpora.builtin(), folder)
-    found = corpora.read_corpora(folder)
+    read = corpora.read_corpora(folder)
     return BenchText(
-        {corpus.name: folder / f"{corpus.name}{corpora.TRAIN}" for corpus in found},
-        [text for corpus in found for text in corpus.train],
-        [text for corpus in found for text in corpus.test],
+        {corpus.name: folder / f"{corpus.name}{corpora.TRAIN}" for corpus in read},
+        [text for corpus in read for text in corpus.train],
+        [text for corpus in read for text in corpus.test],
     )
 
 

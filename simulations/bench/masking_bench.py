@@ -14,8 +14,6 @@ from functools import partial
 from typing import Final
 
 import numpy as np
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from numpy.typing import NDArray
 
 from ridgeway.common.base.identity import Identity
 from ridgeway.common.masking.agreement import check_agreement, threshold_for
@@ -23,6 +21,7 @@ from ridgeway.common.masking.member import open_envelope, seal, share
 from ridgeway.common.masking.opening import Opening
 from ridgeway.common.masking.reference_session import Step, Transcript, masked_sum
 from ridgeway.common.masking.shares import ELEMENT_BYTES, Sealed
+from ridgeway.common.statistics import Integers
 from ridgeway.simulations.bench.measuring import (
     BenchOptions,
     Row,
@@ -37,8 +36,6 @@ MIDDLE = 1_000_000
 COHORTS = (3, 5, 20, 50, 100)
 _ROUNDS = 3
 LARGEST = 1 << 22
-
-_Vector = NDArray[np.int64]
 
 
 def rows(options: BenchOptions) -> Iterator[Row]:
@@ -90,7 +87,7 @@ def _cohort(members: int) -> Row:
     )
 
 
-def _vector(size: int) -> _Vector:
+def _vector(size: int) -> Integers:
     return np.random.default_rng().integers(0, LARGEST, size)
 
 
@@ -102,7 +99,7 @@ def bench_session(members: int, away: int = 0) -> Transcript:
 
     away: as many of the last members drop out before they send.
     """
-    identities = [Identity(Ed25519PrivateKey.generate()) for _ in range(members)]
+    identities = [Identity.generate() for _ in range(members)]
     dropped: dict[int, Step] = dict.fromkeys(
         range(members - away + 1, members + 1), "send"
     )
@@ -119,22 +116,22 @@ def _shared(run: Transcript) -> None:
     the others'.
     """
     agreement = run.agreement
-    own = run.secrets[1]
+    member_secrets = run.secrets[1]
     check_agreement(
         agreement, agreement.advert(1), {advert.key for advert in agreement.adverts}
     )
-    share(agreement, own, 1, secrets.token_bytes)
+    share(agreement, member_secrets, 1, secrets.token_bytes)
     for sender, dealt in run.dealt.items():
         if 1 in dealt.envelopes:
-            open_envelope(agreement, own, 1, sender, dealt.envelopes[1])
+            open_envelope(agreement, member_secrets, 1, sender, dealt.envelopes[1])
 
 
-def sealed_vector(run: Transcript, place: int, vector: _Vector) -> Sealed:
-    neighbours = {*run.holders[place], *run.held[place]}
+def sealed_vector(run: Transcript, member: int, vector: Integers) -> Sealed:
+    neighbours = {*run.holders[member], *run.held[member]}
     return seal(
         run.agreement,
-        run.secrets[place],
-        place,
+        run.secrets[member],
+        member,
         SUM_NAME,
         run.agreement.indices,
         neighbours,
@@ -142,10 +139,10 @@ def sealed_vector(run: Transcript, place: int, vector: _Vector) -> Sealed:
     )
 
 
-def opened_sum(run: Transcript, sealed: Mapping[int, Sealed]) -> _Vector:
+def opened_sum(run: Transcript, sealed: Mapping[int, Sealed]) -> Integers:
     opening = Opening(run.agreement, SUM_NAME, run.holders, len(sealed[1]))
-    for place, vector in sealed.items():
-        opening.add(place, vector)
+    for member, vector in sealed.items():
+        opening.add(member, vector)
     return opening.total(run.reveals)
 
 

@@ -145,8 +145,8 @@ def _git(*words: str) -> str:
 
 def machine_words(device: str) -> str:
     """What seconds depend on."""
-    own, there = cores(), os.cpu_count() or 1
-    share = f"{own} cores" if own == there else f"{own} of {there} cores"
+    usable, there = cores(), os.cpu_count() or 1
+    share = f"{usable} cores" if usable == there else f"{usable} of {there} cores"
     words = [f"{share} of {_processor()}"]
     if devices := chosen(device):
         import torch

@@ -56,9 +56,9 @@ def rows(options: BenchOptions) -> Iterator[Row]:
     plain = of_tokens_alone(options.find_encoder())
     files = list(text.training.values())
     megabytes = sum(len(document.encode()) for document in text.documents) / 1e6
-    ways = [_prepare(case, plain, files, options) for case in _CASES]
-    ways += _bare(plain, text.documents)
-    *taken, one, other = runs_in_turns(*ways, rounds=_ROUNDS)
+    contenders = [_prepare(case, plain, files, options) for case in _CASES]
+    contenders += _bare(plain, text.documents)
+    *taken, one, other = runs_in_turns(*contenders, rounds=_ROUNDS)
     bare = min(one, other, key=median)
     fastest = median(bare)
     for case, runs in zip(_CASES, taken, strict=True):

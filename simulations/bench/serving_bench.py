@@ -250,12 +250,12 @@ def _cpu_ratios(
     """Processor time a request to that of another server, in many short turns, so that a busy
     moment of the machine meets both; then the medians of both, in milliseconds.
     """
-    found = [
+    turns = [
         [uvloop.run(put_load(*target, bodies, 1, CPU_TURN_S)).cpu_ms for target in pair]
         for pair in [(ours, other)] * (CPU_TURNS + 1)
     ][1:]  # the first one warms up
-    own, others = (statistics.median(column) for column in zip(*found, strict=True))
-    return [mine / yours for mine, yours in found], own, others
+    own, others = (statistics.median(column) for column in zip(*turns, strict=True))
+    return [mine / yours for mine, yours in turns], own, others
 
 
 def _middle_half(values: Sequence[float]) -> tuple[float, float]:

@@ -69,13 +69,15 @@ def run(plan: ExperimentPlan) -> ReportPart:
         left_out += lacks
         if routers[-1].method is not OURS:
             raise RoundFailed(lacks[-1])
-        found = {
+        evaluations = {
             row.name: evaluation(row.route, dataset.test)
             for router in routers
             for row in router.rows
         }
-        means[dataset.name] = {name: own.accuracy for name, own in found.items()}
-        tables.append(_accuracies(dataset, found))
+        means[dataset.name] = {
+            name: result.accuracy for name, result in evaluations.items()
+        }
+        tables.append(_accuracies(dataset, evaluations))
         tables.append(_costs(plan, dataset, routers, means[dataset.name]))
     tables.insert(0, means_table(means))
     words = (_WORDS,) if plan.full else (_WORDS, _SHORT_WORDS)
@@ -83,10 +85,11 @@ def run(plan: ExperimentPlan) -> ReportPart:
     return ReportPart(title, words, tuple(tables), tuple(left_out))
 
 
-def _accuracies(dataset: Dataset, found: Mapping[str, Evaluation]) -> ReportTable:
+def _accuracies(dataset: Dataset, evaluations: Mapping[str, Evaluation]) -> ReportTable:
     """Percent of the texts of each domain, and the mean over domains."""
     rows: list[tuple[Cell, ...]] = [
-        (name, *own.by_domain.values(), own.accuracy) for name, own in found.items()
+        (name, *result.by_domain.values(), result.accuracy)
+        for name, result in evaluations.items()
     ]
     count = sum(map(len, dataset.test.values()))
     return ReportTable(

@@ -82,13 +82,13 @@ def sampled_texts(texts: Texts, most: int | None, seed: int) -> Texts:
     """At most this many texts of a domain, in their old order; None: all."""
     if most is None:
         return texts
-    found = {}
-    for name, own in texts.items():
-        places = random.Random(f"{seed} {name}").sample(
-            range(len(own)), min(most, len(own))
+    sampled = {}
+    for name, known in texts.items():
+        indices = random.Random(f"{seed} {name}").sample(
+            range(len(known)), min(most, len(known))
         )
-        found[name] = tuple(own[index] for index in sorted(places))
-    return found
+        sampled[name] = tuple(known[index] for index in sorted(indices))
+    return sampled
 
 
 def in_turn(texts: Texts, most: int) -> list[str]:
@@ -152,8 +152,8 @@ class ExperimentPlan:
         key = (dataset.digest, name)
         if key not in self.learnt:
             self.learnt[key] = make()
-        found: T = self.learnt[key]
-        return found
+        made: T = self.learnt[key]
+        return made
 
     def short(self, count: int) -> int | None:
         """A limit that holds in a short run only."""

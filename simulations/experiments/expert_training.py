@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from ridgeway.common.base.errors import EncoderError, first_line
 from ridgeway.common.cli.terminal import step
+from ridgeway.common.statistics import Integers
 from ridgeway.common.text.encoder_files import find_encoder, smollm2_file
 from ridgeway.common.text.model_files import imported, quiet
 from ridgeway.common.text.tokenizer import (
@@ -97,7 +98,7 @@ class Likelihoods:
     domains: tuple[str, ...]
     models: tuple[str, ...]
     costs: Mapping[str, NDArray[np.float64]]
-    tokens: Mapping[str, NDArray[np.int64]]
+    tokens: Mapping[str, Integers]
 
     def perplexity(self, domain: str, model: str) -> float:
         """Of one model over all documents of a domain."""
@@ -231,7 +232,7 @@ def training_rows(
     end: int,
     recipe: ExpertRecipe,
     seed: int,
-) -> NDArray[np.int64]:
+) -> Integers:
     """Rows of `length` + 1 ids: documents behind one another, an end before each, in another order
     every round.
 
@@ -252,7 +253,7 @@ def training_rows(
     return np.array([stream[start : start + recipe.length + 1] for start in starts])
 
 
-def train(model: Any, rows: NDArray[np.int64], recipe: ExpertRecipe) -> None:
+def train(model: Any, rows: Integers, recipe: ExpertRecipe) -> None:
     """On every row once."""
     import torch
 

@@ -83,7 +83,7 @@ def run(
         rows = [row for router in learnt for row in router.rows]
         scored = dataset.sampled(plan.seed, test=recipe.documents)
         held = sampled_texts(split(dataset).held, recipe.documents, plan.seed)
-        found, measured = train_experts(
+        likelihoods, measured = train_experts(
             dataset, (scored.test, held), model, recipe, device, plan.seed
         )
         begun = {
@@ -92,16 +92,16 @@ def run(
         }
         name = dataset.name
         tables += [
-            perplexity_table(name, found),
-            routed_table(f"{name}, whole texts", found, rows, scored.test),
+            perplexity_table(name, likelihoods),
+            routed_table(f"{name}, whole texts", likelihoods, rows, scored.test),
             routed_table(
-                f"{name}, the first {_FIRST_TOKENS} tokens", found, rows, begun
+                f"{name}, the first {_FIRST_TOKENS} tokens", likelihoods, rows, begun
             ),
-            quality_table(plan, dataset, held, measured, scored.test, found),
+            quality_table(plan, dataset, held, measured, scored.test, likelihoods),
         ]
         words.append(
             f"{name}: picking the likeliest expert for every text in hindsight would"
-            f" give a normalised performance of {hindsight(found):.1f}."
+            f" give a normalised performance of {hindsight(likelihoods):.1f}."
         )
     title = "Answers of the experts that prompts are sent to"
     return ReportPart(title, tuple(words), tuple(tables), tuple(left_out))
@@ -186,7 +186,7 @@ def quality_table(
     decisions = router.route_many(asked)
     certainly = [certain(domains[index], router.domains) for index in own]
     single = int(scores.sum(axis=0).argmax())
-    ways: dict[str, Sequence[int]] = {
+    choosers: dict[str, Sequence[int]] = {
         f"always the best on held-out text ({domains[single]} expert)": [single]
         * len(asked),
         "Ridgeway: the expert of the likeliest domain": [
@@ -200,9 +200,9 @@ def quality_table(
     }
     others = expected_by_others(plan.table_encoder(), known, scores, asked)
     for name, expected in others.items():
-        ways[name] = expected.argmax(axis=1).tolist()
+        choosers[name] = expected.argmax(axis=1).tolist()
     cells = []
-    for name, places in ways.items():
+    for name, places in choosers.items():
         values = routed_perplexities(likelihoods, by_domain(np.array(places), texts))
         right = 100 * float(np.mean(np.array(places) == own))
         cells.append(_row(name, likelihoods, values, right))

@@ -102,12 +102,14 @@ def _accuracies(plan: ExperimentPlan, ground: PrivateGround) -> ReportTable:
     for mode, epsilon in product(_MODES, EPSILONS):
         privacy = ground.privacy(mode, epsilon)
         seeds = range(plan.seed, plan.seed + NOISE_DRAWS)
-        found = [accuracy(ground, privacy, seed) for seed in seeds]
-        rows.append((mode, f"{epsilon:g}", mean(found), min(found), max(found)))
+        accuracies = [accuracy(ground, privacy, seed) for seed in seeds]
+        rows.append(
+            (mode, f"{epsilon:g}", mean(accuracies), min(accuracies), max(accuracies))
+        )
     exact = learnt(plan, dataset, "ridgeway with sentences", OURS_WITH_SENTENCES)
     reached = evaluation(exact.rows[0].route, dataset.test).accuracy
     rows.append(("no privacy", "–", reached, reached, reached))
-    sizes = [len(own) for own in dataset.train.values()]
+    sizes = [len(texts) for texts in dataset.train.values()]
     return ReportTable(
         f"Accuracy under differential privacy, {dataset.name}, percent",
         ("mode", "ε", "mean", "lowest", "highest"),

@@ -20,7 +20,6 @@ from ridgeway.common.base.errors import RidgewayError
 from ridgeway.common.base.operating_system import cores
 from ridgeway.common.base.settings import (
     PAPER,
-    Confidence,
     Sampling,
     Selector,
     SentenceUse,
@@ -53,7 +52,7 @@ from ridgeway.simulations.experiments.dataset import (
     split,
 )
 
-Places = NDArray[np.int64]
+Places = Integers
 """For each prompt, the place of a domain among the dataset's."""
 Route = Callable[[Sequence[str]], Places]
 Embed = Callable[[Sequence[str]], NDArray[np.float32]]
@@ -106,14 +105,14 @@ def learnt_routers(
     plan: ExperimentPlan, dataset: Dataset, methods: Mapping[str, RoutingMethod]
 ) -> tuple[list[LearntRouter], list[str]]:
     """Routers that have learnt; for each that cannot be had, the reason."""
-    found = []
+    learners = []
     left_out = []
     for name, method in methods.items():
         try:
-            found.append(learnt(plan, dataset, name, method))
+            learners.append(learnt(plan, dataset, name, method))
         except RidgewayError as error:
             left_out.append(f"{name} on {dataset.name}: {error}")
-    return found, left_out
+    return learners, left_out
 
 
 def learnt(
@@ -321,7 +320,7 @@ def compiled(exact: _Matrix) -> TokenTable:
     return counted_in(step, np.ascontiguousarray(exact))
 
 
-def token_counts(tokenizer: Tokenizer, texts: Texts, rows: int) -> NDArray[np.int64]:
+def token_counts(tokenizer: Tokenizer, texts: Texts, rows: int) -> Integers:
     """How often each token stands in each domain's text, V×C."""
     counts = [
         np.bincount(tokenizer.encode_many(own)[0], minlength=rows)
@@ -333,7 +332,7 @@ def token_counts(tokenizer: Tokenizer, texts: Texts, rows: int) -> NDArray[np.in
 # Naive Bayes
 
 
-def log_likelihoods(counts: NDArray[np.int64], smoothing: float) -> _Matrix:
+def log_likelihoods(counts: Integers, smoothing: float) -> _Matrix:
     """The logarithm of each token's chance in each domain, up to what all domains share."""
     bayes = imported("sklearn.naive_bayes", "simulation").MultinomialNB(alpha=smoothing)
     logs = bayes.fit(counts.T, np.arange(counts.shape[1])).feature_log_prob_.T
@@ -376,9 +375,7 @@ def _cross_entropy(plan: ExperimentPlan, dataset: Dataset) -> list[RouterLine]:
     return [RouterLine("linear router, cross-entropy", variants)]
 
 
-def softmax_path(
-    table: _Matrix, counts: NDArray[np.int64], steps: int
-) -> Iterator[_Matrix]:
+def softmax_path(table: _Matrix, counts: Integers, steps: int) -> Iterator[_Matrix]:
     """The logits of every token, V×C, for each of PENALTIES. Every domain weighs the same.
 
     A loss over tokens depends on their counts alone, so this is the loss over all tokens of all
@@ -435,9 +432,7 @@ def solved(
     parts: list[Prepared], encoder: TableEncoder, *, normalise: bool
 ) -> TokenTable:
     """The paper's table over the parts' domains, sorted."""
-    choices = RouterChoices(
-        PAPER.weighting, PAPER.ridge, normalise, PAPER.selector, Confidence()
-    )
+    choices = RouterChoices.of_preset(replace(PAPER, normalise_columns=normalise))
     found: Any = draft(parts, encoder, choices).compiled
     assert isinstance(found, TokenTable)
     return found

@@ -118,7 +118,7 @@ def slope_words(table: ReportTable) -> str:
 
 def curve(table: ReportTable, name: str) -> tuple[_Numbers, _Numbers]:
     """The places and values of a column, where it has any."""
-    columns = (table.column(each) for each in (table.columns[0], name))
+    columns = (table.column(heading) for heading in (table.columns[0], name))
     places, values = (np.array(cells, dtype=np.float64) for cells in columns)
     there = ~np.isnan(values)
     return places[there], values[there]

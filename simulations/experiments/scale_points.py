@@ -25,8 +25,6 @@ from pathlib import Path
 from string import ascii_lowercase
 from typing import Any
 
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
 from ridgeway.client.round.holder import Holder
 from ridgeway.client.sums.prepare import PrepareJob, prepare
 from ridgeway.common.base.identity import Identity
@@ -225,7 +223,7 @@ def domains(count: int, work: Path) -> Figures:
         summed_texts(encoder, DEALT, f"domain-{index:03}", texts[index::count])
         for index in range(count)
     ]
-    identity = Identity(Ed25519PrivateKey.generate())
+    identity = Identity.generate()
     folder = work / "release"
     made = draft(parts, encoder, DEFAULT_CHOICES)
     sign(made, identity, folder)
@@ -272,7 +270,7 @@ def features(width: int, work: Path) -> Figures:
 def sealed_bytes(features: int, domains: int) -> int:
     """Of a holder's sums under masks: what is under masks is noise, and zeros weigh as much."""
     message = SealedSums(session="0" * 64, lot="statistics")
-    identity = Identity(Ed25519PrivateKey.generate())
+    identity = Identity.generate()
     blob = bytes(8 * vector_size(features, domains))
     return packet_bytes(
         seal_packet(message, identity, round="0" * 32, reply_to="0" * 64, blobs=[blob])

@@ -20,7 +20,6 @@ from statistics import fmean
 from typing import Any
 
 import numpy as np
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from numpy.typing import NDArray
 
 from ridgeway.common.base.identity import Identity
@@ -226,7 +225,7 @@ def run(plan: ExperimentPlan, folder: Path = SCORES_FOLDER) -> ReportPart:
     others = expected_by_others(
         plan.table_encoder(), [line.prompt for line in train], scored, asked
     )
-    ways = {
+    choosers = {
         f"always the best on training questions ({table.experts[single]})": right[
             :, single
         ],
@@ -238,7 +237,7 @@ def run(plan: ExperimentPlan, folder: Path = SCORES_FOLDER) -> ReportPart:
     pairs = zip(decisions, test, strict=True)
     found = float(np.mean([decision.best == line.domain for decision, line in pairs]))
     words = [_words(table, len(train), len(test), found), _masked_words(table)]
-    tables = [_table(ways), _few_scores(answers), _noisy_scores(answers)]
+    tables = [_table(choosers), _few_scores(answers), _noisy_scores(answers)]
     if set(table.experts) <= set(COSTS):
         ours = np.array([list(decision.scores.values()) for decision in decisions])
         worths = {"Ridgeway": ours @ table.expected, **others}
@@ -309,10 +308,10 @@ def _few_scores(answers: Answers) -> ReportTable:
     for count in _SCORED:
         draws = range(_DRAWS if count else 1)
         drawn = [answers.table(count, chance) for _ in draws]
-        found = [answers.percent(table) for table in drawn]
+        percents = [answers.percent(table) for table in drawn]
         best = [int(table.sums.sum(axis=0).argmax()) for table in drawn]
         single = 100 * float(answers.right[:, best].mean())
-        figures = fmean(found), single, min(found), max(found)
+        figures = fmean(percents), single, min(percents), max(percents)
         rows.append((str(count or "all"), *figures))
     return ReportTable(
         "Scored questions of a category",
@@ -370,7 +369,7 @@ def _masked_words(table: QualityTable) -> str:
         own = np.zeros((2, *table.sums.shape), np.int64)
         own[:, index] = table.sums[index], table.counts[index]
         vectors.append(own.ravel())
-    members = [Identity(Ed25519PrivateKey.generate()) for _ in vectors]
+    members = [Identity.generate() for _ in vectors]
     run = masked_sum(members, vectors, {}, lambda purpose, place: secrets.token_bytes)
     exact = np.array_equal(run.total, np.stack([table.sums, table.counts]).ravel())
     return (

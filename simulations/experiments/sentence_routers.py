@@ -169,7 +169,7 @@ def device_for(plan: ExperimentPlan, work: str) -> str:
     return device
 
 
-def batches(order: NDArray[np.int64], size: int) -> Iterator[list[int]]:
+def batches(order: Places, size: int) -> Iterator[list[int]]:
     return (
         order[start : start + size].tolist() for start in range(0, len(order), size)
     )

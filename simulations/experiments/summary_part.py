@@ -39,17 +39,17 @@ SEEDS = 3
 def run(plan: ExperimentPlan) -> ReportPart:
     encoder = find_encoder(plan.encoder + SENTENCE)
     prior = built_in_prior(encoder)
-    found = {}
+    accuracies = {}
     for dataset in plan.datasets:
         private = PrivateGround(dataset, encoder, prior)
-        found[dataset.name] = dict(_accuracies(plan, dataset, private))
+        accuracies[dataset.name] = dict(_accuracies(plan, dataset, private))
     rows: tuple[tuple[Cell, ...], ...] = tuple(
-        (name, *(column[name] for column in found.values()))
-        for name in next(iter(found.values()))
+        (name, *(column[name] for column in accuracies.values()))
+        for name in next(iter(accuracies.values()))
     )
     table = ReportTable(
         "Test texts that reach their domain, percent",
-        ("router", *found),
+        ("router", *accuracies),
         rows,
         f"Mean over domains; of private rounds, over {SEEDS} draws of noise.",
     )

@@ -264,4 +264,4 @@ def test_keys_and_hosts_guard_the_page_as_they_guard_serving(
     with asked(
         home, make_rules("127.0.0.1", tmp_path / "keys.toml", hosts=["testserver"])
     ) as http:
-        must_guard(http, key, ADDRESSES, "medicine")
+        must_guard(http, key, ADDRESSES)

@@ -36,7 +36,7 @@ from ridgeway.coordinator.history import domain_accuracies, noisy_mean
 from ridgeway.coordinator.round.progress import progress_file
 from tests.support.faults import let_join
 from tests.support.hostile import MEMBERS
-from tests.support.pages import UNSAFE_OPTIONS, file_hashes, must_guard, page_command
+from tests.support.pages import UNSAFE_OPTIONS, file_hashes, must_guard, page_refusal
 from tests.support.simulated_federation import (
     DOMAINS,
     Direct,
@@ -469,7 +469,7 @@ def test_keys_and_hosts_guard_the_page_as_they_guard_serving(
     key, _ = add_key(keys, "operator")
     rules = make_rules("127.0.0.1", keys, hosts=["testserver"])
     with asked(later, rules=rules) as http:
-        must_guard(http, key, (*ADDRESSES, "/v1/releases/1/1"), "medicine")
+        must_guard(http, key, (*ADDRESSES, "/v1/releases/1/1"))
 
 
 @pytest.mark.parametrize(("options", "words"), UNSAFE_OPTIONS)
@@ -477,18 +477,16 @@ def test_options_that_would_not_be_safe_are_refused(
     later: Parties, options: tuple[str, ...], words: str
 ) -> None:
     """One sentence and exit code 2, before anything listens."""
-    refused = page_command("coordinator", later.federation.folder, *options)
-    assert words in refused.stderr
+    assert words in page_refusal(later.federation.folder, *options)
 
 
 def test_a_folder_that_is_none_and_a_port_in_use_are_one_sentence_each(
     later: Parties, tmp_path: Path
 ) -> None:
     """Exit code 2."""
-    refused = page_command("coordinator", tmp_path / "nothing")
-    assert "is not a coordinator's folder" in refused.stderr
+    assert "is not a coordinator's folder" in page_refusal(tmp_path / "nothing")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         folder = later.federation.folder
-        refused = page_command("coordinator", folder, "--port", str(port))
-    assert f"port {port} is in use on 127.0.0.1" in refused.stderr
+        refused = page_refusal(folder, "--port", str(port))
+    assert f"port {port} is in use on 127.0.0.1" in refused

@@ -66,7 +66,7 @@ class Reader:
                 self._stays("serve", [*typed, "--port", str(port)], "serving")
                 assert httpx.get(f"http://127.0.0.1:{port}/").status_code == 200
             case ["simulate", *_] as typed:
-                typed += ["--encoder", f"dir:{self.town.folder / 'encoder'}"]
+                typed += self.town.encoder_option
                 typed += [] if "--data" in typed else ["--data", "DATA"]
                 typed += (
                     ["--prior", "prior.safetensors"] if "--private" in typed else []
@@ -75,9 +75,7 @@ class Reader:
                 assert done.code == 0, done.stderr
                 return done
             case [_, "init", *_] as typed:
-                return self.town.do(
-                    *typed, "--encoder", f"dir:{self.town.folder / 'encoder'}"
-                )
+                return self.town.do(*typed, *self.town.encoder_option)
             case typed:
                 return self.town.do(*typed)
         return None
@@ -107,9 +105,9 @@ class Reader:
 
 
 @pytest.fixture(scope="module")
-def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
+def reader(module_path: Path) -> Iterator[Reader]:
     """Has the folders of all machines side by side, by the names that the pages give them."""
-    with Deployment(tmp_path_factory.mktemp("read"), tiny_encoder(16)) as town:
+    with Deployment(module_path, tiny_encoder(16)) as town:
         (town.folder / "coordinator").symlink_to("co")
         (town.folder / "holders").symlink_to(".")
         for name in (*HOLDERS, LATER):
@@ -121,9 +119,7 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
 def federation(reader: Reader) -> dict[str, Finished | None]:
     """What the commands of the operator's first page have said."""
     said: dict[str, Finished | None] = {}
-    for words in commands_in(
-        (DOCS / "operator/first-federation.md").read_text(encoding="utf-8")
-    ):
+    for words in commands_in((DOCS / "operator/first-federation.md").read_text()):
         if "--dry-run" in words:
             said["status"] = reader.town.do("coordinator status co --json")
         for name in HOLDERS if words[1] == "client" or words[2] == "admit" else ("co",):
@@ -142,17 +138,9 @@ def test_the_first_federation_is_made_by_the_commands_of_its_page(
         federation["status"] is not None
         and federation["status"].json["obstacles"] == []
     )
-    assert {
-        "init",
-        "up",
-        "invite",
-        "key",
-        "admit",
-        "ready",
-        "join",
-        "round",
-        "verify",
-    } <= set(federation)
+    assert set("init up invite key admit ready join round verify".split()) <= set(
+        federation
+    )
     assert [reader.town.newest(name) for name in HOLDERS] == [1, 1, 1]
 
 
@@ -161,23 +149,13 @@ def test_a_holder_joins_and_leaves_by_the_commands_of_its_page(
 ) -> None:
     """The operator does one thing: it admits the card."""
     ran = []
-    for words in commands_in((DOCS / "holder/join.md").read_text(encoding="utf-8")):
+    for words in commands_in((DOCS / "holder/join.md").read_text()):
         done = reader.types(words, LATER)
         reader.carries(words, LATER, done)
         ran.append(words[2])
         if ran == ["init"]:
             reader.town.do("coordinator admit co", f"{LATER}.pub", "--name", LATER)
-    assert ran == [
-        "init",
-        "bundle",
-        "ready",
-        "join",
-        "status",
-        "members",
-        "confirm",
-        "leave",
-        "renew",
-    ]
+    assert ran == "init bundle ready join status members confirm leave renew".split()
     assert reader.town.running[LATER].end().code == 0
 
 
@@ -193,7 +171,7 @@ def test_the_quickstart_runs_as_written(tmp_path: Path) -> None:
         reader = Reader(town)
         reader.types(["ridgeway", "simulate", "--out", "demo-run/release"], "")
         ran = []
-        for words in commands_in((DOCS / "quickstart.md").read_text(encoding="utf-8")):
+        for words in commands_in((DOCS / "quickstart.md").read_text()):
             reader.types(words, "law")
             ran.append(words[1])
         assert ran == [*["simulate"] * 6, "route", "evaluate", "serve"]

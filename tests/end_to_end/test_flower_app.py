@@ -70,9 +70,7 @@ def files_of_app() -> set[Path]:
 
 
 def status(town: Deployment, environment: dict[str, str]) -> tuple[str, str]:
-    [run] = json.loads(
-        flwr(town, environment, "list", "--limit", "1", "--format", "json")
-    )["runs"]
+    [run] = json.loads(flwr(town, environment, "list --limit 1 --format json"))["runs"]
     return run["status"], run["status-details"]
 
 
@@ -93,7 +91,7 @@ def test_flwr_run_makes_a_release_with_the_two_supernodes_that_flower_simulates(
     """In a new folder of the user's."""
     write_domains(town.folder / "data", 60, 10)
     small = f'data="{town.folder / "data"}" encoder="dir:{town.folder / "encoder"}" mode="clear"'
-    release = released(flwr(town, environment, "run", ".", "--stream", "-c", small))
+    release = released(flwr(town, environment, "run . --stream -c", small))
     assert status(town, environment)[0] == "finished:completed"
     assert release.parents[3] == town.folder / "ridgeway-round"
     assert Router.load(release).domains == NAMES[:2]
@@ -106,9 +104,9 @@ def test_flwr_run_needs_no_settings(
     """A private round on text of this machine; one that lacks SuperNodes ends as failed, with a
     sentence.
     """
-    release = released(flwr(town, environment, "run", ".", "--stream"))
+    release = released(flwr(town, environment, "run . --stream"))
     assert Router.load(release).route("May a tenant end a lease early?").best == "law"
-    flwr(town, environment, "run", ".", "--stream", "-c", 'mode="masked" wait=1')
+    flwr(town, environment, "run . --stream -c", 'mode="masked" wait=1')
     ended, words = status(town, environment)
     assert ended == "finished:failed"
     assert "2 SuperNodes are there after 1 s, and the round needs 3" in words
@@ -127,41 +125,29 @@ def test_the_same_app_runs_in_a_deployment(
         town.admit(name)
     town.ready(*NAMES)
     shutil.rmtree(town.folder / "private")
-    port = str(free_port())
+    port = free_port()
     address = f"127.0.0.1:{port}"
-    here = "--insecure --host 127.0.0.1 --port".split()
+    here = "--insecure --host 127.0.0.1 --port"
     town.start(
         "superlink",
-        *here,
-        port,
+        f"{here} {port}",
         program=script("flower-superlink"),
         environment=environment,
     )
-    town.wait_for("the SuperLink listens", lambda: is_listening(int(port)))
+    town.wait_for("the SuperLink listens", lambda: is_listening(port))
     for name in NAMES:
-        words = (
-            *here,
-            str(free_port()),
-            "--superlink",
-            address,
-            "--node-config",
-            f'holder="{town.holder(name)}"',
-        )
         town.start(
-            name, *words, program=script("flower-supernode"), environment=environment
+            name,
+            f"{here} {free_port()} --superlink {address} --node-config",
+            f'holder="{town.holder(name)}"',
+            program=script("flower-supernode"),
+            environment=environment,
         )
     (town.folder / ".flwr").mkdir(exist_ok=True)
     connection = f'[superlink.town]\naddress = "{address}"\ninsecure = true\n'
     (town.folder / ".flwr" / "config.toml").write_text(connection)
     said = flwr(
-        town,
-        environment,
-        "run",
-        ".",
-        "town",
-        "--stream",
-        "-c",
-        f'coordinator="{town.coordinator}"',
+        town, environment, "run . town --stream -c", f'coordinator="{town.coordinator}"'
     )
     assert released(said) == town.coordinator / "releases" / "0001"
     assert Router.load(released(said)).domains == NAMES

@@ -68,40 +68,25 @@ class Running:
     def __init__(
         self, shop: Workshop, cache: Path, out: str, part_interval_s: float
     ) -> None:
-        options = (
-            "--encoder",
-            shop.encoder,
-            "--domain",
-            "law",
-            "--out",
-            out,
-            "--threads",
-            "1",
-            "--json",
-        )
+        options = f"--encoder {shop.encoder} --domain law --out {out} --threads 1"
+        words = f"client prepare law.jsonl --json {options}"
         self.cache = cache
         self.process = subprocess.Popen(
-            [
-                sys.executable,
-                "-c",
-                SLOW,
-                str(part_interval_s),
-                "client",
-                "prepare",
-                "law.jsonl",
-                *options,
-            ],
+            [sys.executable, "-c", SLOW, str(part_interval_s), *words.split()],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=shop.environment(RIDGEWAY_CACHE=str(cache)),
             cwd=shop.folder,
         )
 
+    def must_run(self) -> None:
+        assert self.process.poll() is None, (
+            "the run was over before it could be ended: the corpus is too small"
+        )
+
     def wait_for(self, reached: Callable[[], bool]) -> None:
         def seen() -> bool:
-            assert self.process.poll() is None, (
-                "the run was over before it could be ended: the corpus is too small"
-            )
+            self.must_run()
             return reached()
 
         wait_for("the run has come to the middle", seen, poll_s=0.02)
@@ -114,9 +99,7 @@ class Running:
         self.process.communicate()
 
     def end(self, number: int) -> Finished:
-        assert self.process.poll() is None, (
-            "the run was over before it could be ended: the corpus is too small"
-        )
+        self.must_run()
         self.process.send_signal(number)
         out, err = self.process.communicate(timeout=MAX_WAIT_S)
         return Finished(self.process.returncode, out.decode(), err.decode())
@@ -191,22 +174,13 @@ def test_a_stopped_run_goes_on_to_the_same_bytes(
     shop: Workshop, stopped: Stopped, uninterrupted: Finished
 ) -> None:
     """The statistics, and what is said of the corpus, are those of a run in one go."""
-    cache = str(stopped.cache)
     done = shop.prepare(
         "law.jsonl --domain law --out again.stats --json",
-        RIDGEWAY_CACHE=cache,
+        RIDGEWAY_CACHE=str(stopped.cache),
     )
     assert (done.code, uninterrupted.code) == (0, 0), done.stderr
     assert (shop / "again.stats").read_bytes() == (shop / "whole.stats").read_bytes()
-    for name in (
-        "documents",
-        "held_out",
-        "empty",
-        "replaced",
-        "tokens",
-        "samples",
-        "digest",
-    ):
+    for name in "documents held_out empty replaced tokens samples digest".split():
         assert done.json[name] == uninterrupted.json[name]
 
 
@@ -219,9 +193,9 @@ def test_a_killed_run_goes_on_to_the_same_bytes(
         killed = running.end(signal.SIGKILL)
     assert killed.code == -signal.SIGKILL
     assert not (shop / "killed.stats").exists()
-    environment = {"RIDGEWAY_CACHE": str(tmp_path)}
     done = shop.prepare(
-        "law.jsonl --domain law --out killed.stats --json", **environment
+        "law.jsonl --domain law --out killed.stats --json",
+        RIDGEWAY_CACHE=str(tmp_path),
     )
     assert done.code == 0, done.stderr
     assert (shop / "killed.stats").read_bytes() == (shop / "whole.stats").read_bytes()

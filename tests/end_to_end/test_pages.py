@@ -26,6 +26,7 @@ from tests.support.browser import Visit, visit
 from tests.support.in_process import running
 from tests.support.pages import must_be_for_everybody
 from tests.support.simulated_federation import (
+    ONE_EACH,
     Direct,
     Parties,
     found,
@@ -41,12 +42,11 @@ MANY = 150
 
 
 @pytest.fixture(scope="module")
-def parties(tmp_path_factory: pytest.TempPathFactory) -> Parties:
+def parties(module_path: Path) -> Parties:
     """Two releases; after them a refusal whose words are hostile, and a bundle that was refused
     with such words.
     """
-    made = found(tmp_path_factory.mktemp("pages"), mode="masked")
-    populate(made, {"code": "code", "law": "law", "medicine": "medicine"})
+    made = populate(found(module_path, mode="masked"), ONE_EACH)
     round_of(made)
     for name in ("code", "law"):
         made.change_corpus(name)
@@ -77,9 +77,7 @@ def federation(browser: Browser, parties: Parties, **options: Any) -> Iterator[V
         running(create_page_app(federation_page(view))) as url,
         visit(browser, url, **options) as seen,
     ):
-        expect(seen.page.locator("#verified")).not_to_have_text(
-            "The chain is being verified."
-        )
+        seen.expect("#verified").not_to_have_text("The chain is being verified.")
         yield seen
 
 
@@ -89,9 +87,7 @@ def holder(browser: Browser, home: Path, **options: Any) -> Iterator[Visit]:
         running(create_page_app(holder_page(home))) as url,
         visit(browser, url, **options) as seen,
     ):
-        expect(seen.page.locator("#verified")).not_to_have_text(
-            "The records are being verified."
-        )
+        seen.expect("#verified").not_to_have_text("The records are being verified.")
         yield seen
 
 
@@ -175,7 +171,7 @@ def test_a_holder_sees_all_that_left(
         seen.says("#refused", HOSTILE)
         seen.shows("#verified", "Yes, all of them, and they agree.")
         page.get_by_label("only what holds numbers of the corpus").check()
-        expect(page.locator("#sent tbody tr")).to_have_count(4)
+        seen.expect("#sent tbody tr").to_have_count(4)
         must_be_for_everybody(page, width)
         assert page.locator("img[src=x]").count() == 0
 
@@ -196,7 +192,7 @@ def test_what_was_altered_is_said_at_the_top_of_both_pages(
         database.close()
     for opened in (federation(browser, parties), holder(browser, parties.homes["law"])):
         with opened as seen:
-            expect(seen.page.locator("#altered")).to_be_hidden()
+            seen.expect("#altered").to_be_hidden()
     zone = re.compile(r"\d\d:\d\d:\d\d (UTC|GMT)")
     for altered in (federation(browser, copy), holder(browser, copy.homes["law"])):
         with altered as seen:
@@ -213,7 +209,7 @@ def test_a_key_is_asked_for_and_is_enough(
     rules = make_rules("127.0.0.1", tmp_path / "keys.toml")
     app = create_page_app(holder_page(parties.homes["law"]), rules)
     with running(app) as url, visit(browser, url, calm=False) as seen:
-        expect(seen.page.locator("#key")).to_be_visible()
+        seen.expect("#key").to_be_visible()
         seen.shows("#glance", "The folder is being read.")
         seen.page.get_by_label("Key").fill(key)
         seen.press("Go on")

@@ -7,6 +7,7 @@ One story in the order of this file; after a test that failed the rest is skippe
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -24,11 +25,9 @@ SUMS_BYTES = 8 * (WIDTH + 1)
 
 
 @pytest.fixture(scope="module")
-def town(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+def town(module_path: Path) -> Iterator[Deployment]:
     """init, invite, init, admit, ready, join: no command is told a mode."""
-    with Deployment(
-        tmp_path_factory.mktemp("private-town"), tiny_encoder(WIDTH)
-    ) as made:
+    with Deployment(module_path, tiny_encoder(WIDTH)) as made:
         made.found(wait=5.0)
         for name in NAMES:
             options = ("--max-epsilon", "1.4") if name == "medicine" else ()
@@ -88,9 +87,7 @@ def test_a_round_without_new_epochs_changes_nothing(
     again = town.round().end()
     assert again.code == 0, again.stderr
     assert town.releases() == ["0001"]
-    assert {
-        name: town.sent(name, "noisy_statistics") for name in NAMES
-    } == dict.fromkeys(NAMES, 1)
+    assert {town.sent(name, "noisy_statistics") for name in NAMES} == {1}
 
 
 @pytest.fixture(scope="module")
@@ -109,8 +106,7 @@ def test_an_epoch_beyond_the_budget_is_not_opened(
     before stays.
     """
     refused = town.run("client ready", town.holder("medicine"))
-    assert refused.code == 2
-    assert "`max_epsilon` in client.toml allows 1.4" in refused.stderr.splitlines()[-1]
+    assert "`max_epsilon` in client.toml allows 1.4" in refused.refusal
 
 
 def test_a_second_epoch_gives_a_second_release(
@@ -121,11 +117,7 @@ def test_a_second_epoch_gives_a_second_release(
     """
     assert second.code == 0, second.stderr
     assert (second.json["number"], second.json["domains"]) == (2, list(NAMES))
-    assert {name: town.sent(name, "noisy_statistics") for name in NAMES} == {
-        "code": 2,
-        "law": 2,
-        "medicine": 1,
-    }
+    assert [town.sent(name, "noisy_statistics") for name in NAMES] == [2, 2, 1]
     assert [town.newest(name) for name in NAMES] == [2, 2, 2]
 
 

@@ -93,7 +93,7 @@ def test_a_prompt_is_routed_at_once_when_asked_to(
         seen.page.clock.pause_at("2100-01-01")
         box = seen.prompt
         box.fill("0123")
-        expect(seen.page.locator(".winner")).to_have_count(0)
+        seen.expect(".winner").to_have_count(0)
         if action == "the button":
             seen.press("Route", exact=True)
         else:
@@ -128,19 +128,19 @@ def test_an_emptied_box_shows_no_decision(seen: Visit) -> None:
     seen.type_prompt("abc")
     seen.prompt.fill(" ")
     seen.shows("#decision", "Nothing is routed yet.")
-    expect(seen.page.locator("#tokens")).to_be_hidden()
+    seen.expect("#tokens").to_be_hidden()
 
 
 def test_the_page_opens_with_the_prompt_alone(seen: Visit) -> None:
     """What a visitor does not ask for is one click away, and a release without examples offers
     none.
     """
-    expect(seen.page.locator("#release .card")).to_be_attached()
+    seen.expect("#release .card").to_be_attached()
     assert seen.page.locator("main details[open]").count() == 0
-    expect(seen.page.locator("#release")).to_be_hidden()
-    expect(seen.page.locator("#examples-part")).to_be_hidden()
+    seen.expect("#release").to_be_hidden()
+    seen.expect("#examples-part").to_be_hidden()
     seen.page.locator("summary", has_text="About this router").click()
-    expect(seen.page.locator("#release .card")).to_be_visible()
+    seen.expect("#release .card").to_be_visible()
 
 
 def test_words_have_the_colour_of_their_domain_and_its_strength(
@@ -200,7 +200,7 @@ def test_arrow_keys_read_out_words_from_a_single_tab_stop(
     answer = explained(served, PROMPT)
     seen.page.get_by_role("radio", name="what decided").focus()
     seen.page.keyboard.press("Tab")
-    expect(seen.page.locator("#tokens")).to_be_focused()
+    seen.expect("#tokens").to_be_focused()
     reading = seen.page.locator("#reading")
     for word in answer["explanation"][:3]:
         seen.page.keyboard.press("ArrowRight")

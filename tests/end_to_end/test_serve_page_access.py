@@ -5,6 +5,7 @@ colours.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Literal
 
 import pytest
@@ -32,9 +33,9 @@ LAYERS = """(element) => {
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+def served(module_path: Path) -> Iterator[Serving]:
     """A release that was evaluated, so that all there is can be shown."""
-    shop = workshop(tmp_path_factory.mktemp("workshop"))
+    shop = workshop(module_path)
     assert shop.run("evaluate release tests --propose --sign").code == 0
     with Serving(shop.folder, shop / "release") as serving:
         yield serving
@@ -43,12 +44,12 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
 def ready(seen: Visit, path: str) -> None:
     """Wait until all of a page is there."""
     if path == "/docs":
-        expect(seen.page.locator("#records")).to_be_visible()
+        seen.expect("#records").to_be_visible()
         return
     seen.type_prompt(PROMPT)
-    expect(seen.page.locator(".gauge")).to_have_count(1)
+    seen.expect(".gauge").to_have_count(1)
     seen.open_all()
-    expect(seen.page.locator(".heat")).to_be_visible()
+    seen.expect(".heat").to_be_visible()
 
 
 @pytest.fixture(scope="module", params=PLACES)
@@ -112,7 +113,7 @@ def test_the_keyboard_alone_is_enough(browser: Browser, served: Serving) -> None
     with visit(browser, served.url) as seen:
         ready(seen, "/")
         seen.page.reload()
-        expect(seen.page.locator(".heat")).to_be_attached()
+        seen.expect(".heat").to_be_attached()
         seen.page.keyboard.press("Tab")
         expect(seen.page.get_by_role("link", name="Skip to the prompt")).to_be_focused()
         seen.page.keyboard.press("Enter")

@@ -63,12 +63,8 @@ def test_a_release_replaced_on_disk_is_shown_without_reloading(
         card = served.http.get("/v1/releases/current").json()
         assert card["release"] != before
         expect(shown).to_have_attribute("title", card["release"])
-        expect(seen.page.locator("#decision code")).to_have_attribute(
-            "title", card["release"]
-        )
-        expect(seen.page.locator("#decision .sure")).not_to_contain_text(
-            "not calibrated"
-        )
+        seen.expect("#decision code").to_have_attribute("title", card["release"])
+        seen.expect("#decision .sure").not_to_contain_text("not calibrated")
         evaluation = card["manifest"]["evaluation"]
         counts = [str(count) for row in evaluation["confusion"] for count in row]
         seen.shows(".heat td.count", counts)
@@ -203,7 +199,7 @@ def test_a_service_that_is_gone_is_waited_for(browser: Browser, shop: Workshop) 
         served.until_ready()
         expect(notice).to_be_hidden()
         seen.press("Route", exact=True)
-        expect(seen.page.locator("#prompt-problem")).to_be_hidden()
+        seen.expect("#prompt-problem").to_be_hidden()
 
 
 def test_a_page_that_nobody_looks_at_asks_nothing(
@@ -217,7 +213,7 @@ def test_a_page_that_nobody_looks_at_asks_nothing(
       document.dispatchEvent(new Event('visibilitychange'));
     }"""
     with visit(browser, strict.url, own_clock=True) as seen:
-        expect(seen.page.locator(".gauge")).to_have_count(1)
+        seen.expect(".gauge").to_have_count(1)
         with seen.page.expect_response("**/v1/activity"):
             seen.page.clock.run_for(2000)
         seen.page.evaluate(hidden, True)

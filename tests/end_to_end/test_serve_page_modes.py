@@ -33,7 +33,7 @@ from ridgeway.serving.gateway import Gateway
 from ridgeway.serving.routing_service import RoutingService
 from tests.support.browser import Visit, violations, visit
 from tests.support.fake_expert import Expert, step_by_step, well
-from tests.support.in_process import running
+from tests.support.in_process import experts_toml, running
 from tests.support.making import fixed_identity
 from tests.support.serving import (
     OWN,
@@ -90,38 +90,34 @@ class Served:
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def served(module_path: Path) -> Iterator[Served]:
     """Two experts, a dear one that is better and a cheap one; and a second release, which knows
     tax.
     """
-    folder = tmp_path_factory.mktemp("modes")
-    evaluated_release(folder / "release", DOMAINS, CONFUSION)
-    release_of(folder / "other", ["code", "tax", "law", "medicine"])
+    evaluated_release(module_path / "release", DOMAINS, CONFUSION)
+    release_of(module_path / "other", ["code", "tax", "law", "medicine"])
     with ExitStack() as stack:
         large, small = (
             stack.enter_context(Expert(well(name))) for name in ("large", "small")
         )
-        lines = ['fallback = "small"']
-        for name, each, cost, quality in (
-            ("large", large, 3.0, (0.9, 0.9, 0.9)),
-            ("small", small, 1.0, (0.8, 0.5, 0.3)),
-        ):
-            scores = ", ".join(
-                f"{domain} = {score}"
-                for domain, score in zip(DOMAINS, quality, strict=True)
+        experts = {
+            name: {
+                "base_url": expert.url,
+                "model": name,
+                "cost": cost,
+                "domains": dict(zip(DOMAINS, quality, strict=True)),
+            }
+            for name, expert, cost, quality in (
+                ("large", large, 3.0, (0.9, 0.9, 0.9)),
+                ("small", small, 1.0, (0.8, 0.5, 0.3)),
             )
-            lines += [
-                f"[experts.{name}]",
-                f'base_url = "{each.url}"',
-                f'model = "{name}"',
-                f"cost = {cost}",
-            ]
-            lines += [f"domains = {{{scores}}}"]
-        (folder / "experts.toml").write_text("\n".join(lines))
-        known = ExpertsFile(folder / "experts.toml")
-        source = ReleaseSource(folder / "release", check=known.check)
+        }
+        content = experts_toml(experts, fallback="small")
+        (module_path / "experts.toml").write_text(content)
+        known = ExpertsFile(module_path / "experts.toml")
+        source = ReleaseSource(module_path / "release", check=known.check)
         service = RoutingService(
-            source, compared=ReleaseSource(folder / "other").open()
+            source, compared=ReleaseSource(module_path / "other").open()
         )
         yield Served(
             stack.enter_context(
@@ -149,8 +145,8 @@ def opened(
 
 
 def _wait_until_shown(seen: Visit) -> None:
-    expect(seen.page.locator("#release .card")).to_be_attached()
-    expect(seen.page.locator("#experts tbody tr")).to_have_count(2)
+    seen.expect("#release .card").to_be_attached()
+    seen.expect("#experts tbody tr").to_have_count(2)
     seen.open_all()
 
 
@@ -193,7 +189,7 @@ def load(page: Page, name: str, content: str) -> None:
 
 def route_all(seen: Visit) -> None:
     seen.press("Route all")
-    expect(seen.page.locator("#batch-save")).to_be_visible()
+    seen.expect("#batch-save").to_be_visible()
 
 
 # What is shown belongs to what is typed
@@ -235,7 +231,7 @@ def test_a_text_that_cannot_be_routed_leaves_no_decision_of_another(
         seen.prompt.fill(CODE)
         seen.says("#prompt-problem", "This could not be routed.")
         seen.shows("#decision", "Nothing is routed yet.")
-        expect(seen.page.locator("#why")).to_be_hidden()
+        seen.expect("#why").to_be_hidden()
 
 
 def test_the_lead_is_told_in_a_sentence(seen: Visit, served: Served) -> None:
@@ -359,7 +355,7 @@ def test_a_history_is_kept_only_where_it_is_wanted_and_is_bounded(
         page.evaluate("full => localStorage.setItem('ridgeway-history', full)", full)
         seen.type_prompt(CODE[:5])
         seen.type_prompt(CODE[:9])
-        expect(page.locator("#past li")).to_have_count(50)
+        seen.expect("#past li").to_have_count(50)
         expect(page.locator("#past li .cut").first).to_have_text(CODE[:9])
         expect(page.locator("#past li .cut").nth(1)).to_have_text("old 0")
         page.reload()
@@ -397,7 +393,7 @@ def test_a_chat_says_why_it_stayed_and_why_it_switched(
     page.locator("#chat-tools").get_by_role("button", name="Link").click()
     page.wait_for_function("() => location.hash.includes('turn=')")
     with opened(browser, served, "/" + page.url[page.url.index("#") :]) as other:
-        expect(other.page.locator("#chat-turns > li")).to_have_count(3)
+        other.expect("#chat-turns > li").to_have_count(3)
         other.shows("#chat-seat", "The chat is with code.")
     seen.press("New chat")
     expect(turns).to_have_count(0)
@@ -548,7 +544,7 @@ def test_no_mode_has_a_barrier(browser: Browser, served: Served) -> None:
         seen.type_prompt(LAW + " " + CODE[:3])
         seen.press("Ask large")
         seen.says("#expert", "answered")
-        expect(page.locator("#compared")).to_be_visible()
+        seen.expect("#compared").to_be_visible()
         seen.press("8 texts of code")
         seen.open_all()
         assert violations(page) == []
@@ -561,7 +557,7 @@ def test_no_mode_has_a_barrier(browser: Browser, served: Served) -> None:
         seen.press("Examples of")
         assert violations(page) == []
     with visit(browser, served.url, "/docs") as docs:
-        expect(docs.page.locator("#records")).to_be_visible()
+        docs.expect("#records").to_be_visible()
         assert violations(docs.page) == []
 
 
@@ -583,10 +579,10 @@ def test_a_hundred_and_fifty_domains_can_be_read(
         page = seen.page
         seen.type_prompt(OWN[3] * 30)
         seen.open_all()
-        expect(page.locator("#views input")).to_have_count(6)
+        seen.expect("#views input").to_have_count(6)
         page.get_by_label("Another domain").select_option("domain_140")
         expect(page.get_by_role("radio", name="domain_140")).to_be_checked()
-        expect(page.locator("#decision tbody tr")).to_have_count(11)
+        seen.expect("#decision tbody tr").to_have_count(11)
         pairs = page.get_by_role(
             "region", name="Where held-out texts were routed"
         ).locator("tbody tr")
@@ -613,7 +609,7 @@ def test_the_page_says_whether_the_table_or_the_sentence_encoder_decided(
     """And explains both kinds of decision."""
     app = create_app(RoutingService(ReleaseSource(cascade)))
     with running(app) as url, visit(browser, url) as seen:
-        expect(seen.page.locator("#release .card")).to_be_attached()
+        seen.expect("#release .card").to_be_attached()
         seen.open_all()
         for prompt, decided in (
             (LAW, "the table"),

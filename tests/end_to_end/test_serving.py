@@ -25,16 +25,7 @@ from tests.support.waiting import PATIENCE_S, processes_per_core
 
 PROMPTS = {domain: sentences(domain, 23)[-1] for domain in ALPHABETS}
 """A held-out text of each domain, which the router knows to place."""
-CURL = (
-    "curl",
-    "--silent",
-    "--show-error",
-    "--noproxy",
-    "*",
-    "--max-time",
-    "300",
-    "--no-buffer",
-)
+CURL = "curl --silent --show-error --noproxy * --max-time 300 --no-buffer".split()
 
 
 @pytest.fixture(scope="module")
@@ -44,22 +35,19 @@ def steps() -> Semaphore:
 
 
 @pytest.fixture(scope="module")
-def served(
-    steps: Semaphore, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Serving]:
-    folder = tmp_path_factory.mktemp("serving")
-    made = workshop(folder)
+def served(steps: Semaphore, module_path: Path) -> Iterator[Serving]:
+    made = workshop(module_path)
     with (
         Expert(well("law")) as law,
         Expert(well("code")) as code,
         Expert(step_by_step(steps)) as slow,
     ):
         file = write_experts(
-            folder / "experts.toml",
+            module_path / "experts.toml",
             {"law": law.url, "code": code.url, "medicine": slow.url},
             "law",
         )
-        with Serving(folder, made / "release", "--experts", file) as serving:
+        with Serving(module_path, made / "release", "--experts", file) as serving:
             yield serving
 
 

@@ -55,11 +55,9 @@ def test_in_january_five_holders_join_and_compare_one_code(town: Year) -> None:
     keep_earlier(town.coordinator / "link")
     for name in NAMES:
         town.settle(name, *(("--max-epsilon", "1.5") if name == POOR else ()))
-        town.amend(
-            town.holder(name) / "client.toml", {"bundles": f'["{EARLIER_SHA256}"]'}
-        )
+        town.change_holder(name, bundles=f'["{EARLIER_SHA256}"]')
         town.admit(name)
-    town.amend(town.coordinator / "coordinator.toml", {"bundle": f'"{EARLIER_SHA256}"'})
+    town.change(bundle=f'"{EARLIER_SHA256}"')
     town.up()
     town.confirm(*NAMES)
     town.ready(*NAMES)
@@ -90,7 +88,7 @@ def test_in_april_code_is_upgraded_and_keys_are_renewed(town: Year) -> None:
         shown = town.run("client bundle --json", town.holder(name))
         assert (shown.code, shown.json["bundle"]) == (2, installed_sha256())
         assert town.owner(name, "approve")["approved"] == installed_sha256()
-    town.amend(town.coordinator / "coordinator.toml", {"bundle": '"newest"'})
+    town.change(bundle='"newest"')
     town.do("coordinator renew --signing-key", town.coordinator)
     town.leave("law")
     town.do("client renew --identity", town.holder("law"))
@@ -111,12 +109,9 @@ def test_in_may_a_holder_leaves_and_a_budget_ends(town: Year) -> None:
     town.do("client leave", town.holder(LEAVING))
     assert town.stops_by_itself(LEAVING)
     again = town.run("client join", town.holder(LEAVING))
-    assert again.code == 2 and "has left the federation" in again.stderr
+    assert "has left the federation" in again.refusal
     refused = town.run("client ready --new-epoch", town.holder(POOR))
-    assert (
-        refused.code == 2
-        and "`max_epsilon` in client.toml allows 1.5" in refused.stderr
-    )
+    assert "`max_epsilon` in client.toml allows 1.5" in refused.refusal
     stay = [name for name in NAMES if name != LEAVING]
     shown = {name: town.owner(name, "members") for name in stay}
     assert all(members["removed"] == [LEAVING] for members in shown.values())
@@ -204,11 +199,11 @@ def test_in_december_all_that_was_written_holds_and_budgets_add_up(town: Year) -
     rho = Privacy(mode="columns", epsilon=1.0, prior="0" * 64).rho
     for name in NAMES:
         town.do("client verify", town.holder(name))
-        found = town.status(name)["privacy"]
+        privacy = town.status(name)["privacy"]
         assert (
-            found["spent"]
-            == epsilon_of(town.epochs(name) * rho, found["delta"])
-            <= found["allowed"]
+            privacy["spent"]
+            == epsilon_of(town.epochs(name) * rho, privacy["delta"])
+            <= privacy["allowed"]
         )
         assert town.do("client statement", town.holder(name)).stdout
     used = {name: town.epochs(name) for name in NAMES}

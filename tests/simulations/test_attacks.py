@@ -33,6 +33,9 @@ def random_table() -> NDArray[np.int16]:
     return np.rint(rows).astype(np.int16)
 
 
+TABLE = random_table()
+
+
 def zipf_counts(seed: int, distinct: int = 150, tokens: int = 20_000) -> Integers:
     """Counts as language has them: few frequent tokens, many that occur once or twice, many that do
     not occur.
@@ -46,16 +49,14 @@ def zipf_counts(seed: int, distinct: int = 150, tokens: int = 20_000) -> Integer
     return counts
 
 
-def statistics_of(
-    counts: Integers, table: NDArray[np.int16], window: int
-) -> Statistics:
+def statistics_of(counts: Integers, window: int) -> Statistics:
     """The statistics of one document with these tokens in a random order."""
     ids = (
         np.random.default_rng(1)
         .permutation(np.repeat(np.arange(len(counts)), counts))
         .astype(np.int32)
     )
-    sums = accumulators(table, Sampling(window=window))()
+    sums = accumulators(TABLE, Sampling(window=window))()
     sums.add(ids, np.array([len(ids)]))
     return sums.statistics(sums.state())
 
@@ -66,30 +67,30 @@ def statistics_of(
 @given(seed=st.integers(0, 30), distinct=st.integers(1, ROWS))
 def test_single_tokens_give_the_histogram_exactly(seed: int, distinct: int) -> None:
     """Where there are more equations than tokens, the counts come back to the last one."""
-    table, counts = random_table(), zipf_counts(seed, distinct=distinct)
-    found = histogram(table, gram_of_counts(table, counts), window=1)
-    assert np.array_equal(found, counts)
+    counts = zipf_counts(seed, distinct=distinct)
+    estimate = histogram(TABLE, gram_of_counts(TABLE, counts), window=1)
+    assert np.array_equal(estimate, counts)
 
 
 def test_windows_do_not_give_the_histogram() -> None:
     """The same attack on windows finds frequent tokens, and not the counts."""
-    table, counts = random_table(), zipf_counts(3)
-    found = histogram(table, statistics_of(counts, table, 16).gram, window=16)
-    result = measure(found, counts)
+    counts = zipf_counts(3)
+    estimate = histogram(TABLE, statistics_of(counts, 16).gram, window=16)
+    result = measure(estimate, counts)
     assert result.exact is not None
     assert result.exact < 0.5
     frequent = np.argsort(-counts)[:10]
-    assert (found[frequent] > 0).sum() >= 8
+    assert (estimate[frequent] > 0).sum() >= 8
 
 
 def test_fewer_windows_than_features_are_attacked_as_well() -> None:
     """A small corpus is not safe for being small: most of what is found in it is there, and much is
     found.
     """
-    table, counts = random_table(), zipf_counts(5, distinct=60, tokens=3_000)
-    statistics = statistics_of(counts, table, 16)
+    counts = zipf_counts(5, distinct=60, tokens=3_000)
+    statistics = statistics_of(counts, 16)
     assert statistics.mass < WIDTH
-    result = measure(histogram(table, statistics.gram, 16), counts)
+    result = measure(histogram(TABLE, statistics.gram, 16), counts)
     assert result.recovered is not None
     assert result.precision is not None
     assert result.recovered > 0.3
@@ -98,17 +99,15 @@ def test_fewer_windows_than_features_are_attacked_as_well() -> None:
 
 def test_a_difference_of_totals_is_the_holders_statistics() -> None:
     """Two weighted totals that differ by one holder give it away, whatever the others hold."""
-    table = random_table()
     parts = [
-        statistics_of(zipf_counts(seed), table, 4).weighted(EQUAL_MASS)
-        for seed in range(3)
+        statistics_of(zipf_counts(seed), 4).weighted(EQUAL_MASS) for seed in range(3)
     ]
     seen = single_domain(
         (parts[0] + parts[1] + parts[2]).gram - (parts[1] + parts[2]).gram
     )
     raw = unweighted(seen)
     assert raw is not None
-    assert raw.equals(statistics_of(zipf_counts(0), table, 4))
+    assert raw.equals(statistics_of(zipf_counts(0), 4))
 
 
 @given(samples=st.integers(1, 3000), seed=st.integers(0, 10))
@@ -119,36 +118,34 @@ def test_equal_weighting_is_undone(samples: int, seed: int) -> None:
     rows = np.random.default_rng(seed).integers(-4096, 4096, (samples, 8))
     rows[:, -1] = 1
     raw = single_domain(rows.T @ rows)
-    found = unweighted(raw.weighted(1 << 20))
-    assert found is not None
-    assert found.equals(raw)
+    undone = unweighted(raw.weighted(1 << 20))
+    assert undone is not None
+    assert undone.equals(raw)
 
 
 def test_weighting_to_a_small_mass_hides_the_raw_sums() -> None:
     """With fewer samples in the public mass than in the corpus, rounding has thrown something
     away.
     """
-    table = random_table()
-    raw = statistics_of(zipf_counts(0), table, 1)
-    found = unweighted(raw.weighted(raw.mass // 3))
-    assert found is None or not found.equals(raw)
+    raw = statistics_of(zipf_counts(0), 1)
+    undone = unweighted(raw.weighted(raw.mass // 3))
+    assert undone is None or not undone.equals(raw)
 
 
 @pytest.mark.parametrize("window", [1, 16])
 def test_a_corpus_of_one_sample_can_be_attacked(window: int) -> None:
     """The least that can be summed is no special case: at w = 1 the one token comes back."""
-    table = random_table()
     counts = np.zeros(ROWS, dtype=np.int64)
     counts[7] = window
-    found = histogram(table, statistics_of(counts, table, window).gram, window)
-    assert found[7] == window
-    assert np.all(found >= 0)
+    estimate = histogram(TABLE, statistics_of(counts, window).gram, window)
+    assert estimate[7] == window
+    assert np.all(estimate >= 0)
 
 
 def test_sums_of_another_width_are_refused() -> None:
     """A gram that the table cannot have made."""
     with pytest.raises(ShapeMismatch, match="was not made with a table of width 40"):
-        histogram(random_table(), np.eye(7, dtype=np.int64), 1)
+        histogram(TABLE, np.eye(7, dtype=np.int64), 1)
 
 
 # Columns and attribution
@@ -157,31 +154,30 @@ def test_sums_of_another_width_are_refused() -> None:
 @given(seed=st.integers(0, 20), distinct=st.integers(1, 6))
 def test_a_column_of_few_tokens_gives_them(seed: int, distinct: int) -> None:
     """Fewer distinct tokens than a sixth of the features: the domain's own column is enough."""
-    table, counts = random_table(), zipf_counts(seed, distinct=distinct)
-    cross = gram_of_counts(table, counts)[:, -1]
-    assert np.array_equal(column(table, cross, 1), counts)
+    counts = zipf_counts(seed, distinct=distinct)
+    cross = gram_of_counts(TABLE, counts)[:, -1]
+    assert np.array_equal(column(TABLE, cross, 1), counts)
 
 
 def test_a_column_of_many_tokens_does_not() -> None:
     """With more distinct tokens than features, most counts cannot be told."""
-    table, counts = random_table(), zipf_counts(0, distinct=200)
-    found = column(table, gram_of_counts(table, counts)[:, -1], 1)
-    assert measure(found, counts).found <= WIDTH + 1
-    assert not np.array_equal(found, counts)
+    counts = zipf_counts(0, distinct=200)
+    estimate = column(TABLE, gram_of_counts(TABLE, counts)[:, -1], 1)
+    assert measure(estimate, counts).found <= WIDTH + 1
+    assert not np.array_equal(estimate, counts)
 
 
 def test_tokens_are_attributed_to_the_domain_whose_column_they_are_in() -> None:
     """Two domains of few tokens each: the total says whose is whose."""
-    table = random_table()
     parts = [
         np.where(np.isin(np.arange(ROWS), ids), 50, 0)
         for ids in (np.arange(12), np.arange(12, 24))
     ]
     placed = [
-        single_domain(gram_of_counts(table, counts)).placed(index, 2)
+        single_domain(gram_of_counts(TABLE, counts)).placed(index, 2)
         for index, counts in enumerate(parts)
     ]
-    domains = attribution(table, placed[0] + placed[1])
+    domains = attribution(TABLE, placed[0] + placed[1])
     assert domains[:24].tolist() == [0] * 12 + [1] * 12
 
 

@@ -36,10 +36,10 @@ def test_planted_documents_prove_no_more_than_the_terms_allow(
     """
     rng = np.random.default_rng(5)
     privacy = Privacy(mode=mode, epsilon=epsilon, prior=prior.fingerprint)
-    found = plant(privacy, canaries(ENCODER, prior, 60, rng), 100, rng, rng.bytes)
-    assert found.guesses == 6_000 and found.at_least < epsilon
-    assert found.auc == pytest.approx(auc_of_noise(epsilon, privacy.delta), abs=0.03)
-    assert found.auc < auc_allowed(epsilon, privacy.delta) + 0.03
+    planted = plant(privacy, canaries(ENCODER, prior, 60, rng), 100, rng, rng.bytes)
+    assert planted.guesses == 6_000 and planted.at_least < epsilon
+    assert planted.auc == pytest.approx(auc_of_noise(epsilon, privacy.delta), abs=0.03)
+    assert planted.auc < auc_allowed(epsilon, privacy.delta) + 0.03
 
 
 @modes

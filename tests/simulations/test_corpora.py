@@ -176,16 +176,14 @@ def test_docstrings_are_read_without_importing(tmp_path: Path) -> None:
     gives nothing.
     """
     module = tmp_path / "module.py"
-    module.write_text(MODULE, encoding="utf-8")
+    module.write_text(MODULE)
     expected = [
         "A module.",
         "A function.",
         "A class with \\alpha.",
         "A method\n\nwith a line\n    that is indented.",
     ]
-    assert built_in_text.docstrings(module.read_text(encoding="utf-8")) == "\n\n".join(
-        expected
-    )
+    assert built_in_text.docstrings(module.read_text()) == "\n\n".join(expected)
 
 
 def test_what_cannot_be_read_is_passed_over(tmp_path: Path) -> None:
@@ -193,8 +191,8 @@ def test_what_cannot_be_read_is_passed_over(tmp_path: Path) -> None:
     are.
     """
     (tmp_path / "latin.py").write_bytes(b'"""\xe9"""')
-    (tmp_path / "broken.py").write_text("def :", encoding="utf-8")
-    (tmp_path / "good.py").write_text('"""Good.  \n\n\\ud800Text."""', encoding="utf-8")
+    (tmp_path / "broken.py").write_text("def :")
+    (tmp_path / "good.py").write_text('"""Good.  \n\n\\ud800Text."""')
     files = {
         name: tmp_path / f"{name}.py" for name in ("latin", "broken", "good", "missing")
     }
@@ -220,7 +218,7 @@ def test_what_is_written_can_be_read_line_by_line(tmp_path: Path) -> None:
         ]
         assert records == [{"text": piece} for piece in getattr(whole, side)]
         assert b"\r" not in content
-    assert "§" in (tmp_path / "new" / "law.train.jsonl").read_text(encoding="utf-8")
+    assert "§" in (tmp_path / "new" / "law.train.jsonl").read_text()
 
 
 def test_a_domain_with_little_text_is_left_out() -> None:
@@ -244,10 +242,7 @@ def test_questions_are_of_their_domain_alone_and_never_those_of_the_judges() -> 
     assert [corpus.name for corpus in mixed] == [*corpora._DOMAINS, corpora.EVERYDAY]
     texts = [text for corpus in mixed for text in (*corpus.train, *corpus.test)]
     assert len(set(texts)) == len(texts)
-    judges = (
-        json.loads(line)["text"]
-        for line in VISITORS.read_text(encoding="utf-8").splitlines()
-    )
+    judges = (json.loads(line)["text"] for line in VISITORS.read_text().splitlines())
     assert not set(judges) & set(texts)
     for corpus in mixed:
         asked = [

@@ -12,7 +12,7 @@ import pytest
 
 from ridgeway import Router
 from ridgeway.simulations import demo
-from tests.support.commands import Workshop
+from tests.support.commands import Workshop, home_variables
 
 VISITORS = Path(__file__).parents[1] / "data" / "visitors.jsonl"
 """Questions as people type them, each with the domain of its expert, or none. They are to judge by:
@@ -39,12 +39,9 @@ def test_the_demo_runs_the_whole_path(
 
     def run(command: Sequence[str], *, check: bool, env: dict[str, str]) -> None:
         assert Path(command[0]).exists() and check
-        folders = {
-            name: env[name]
-            for name in ("RIDGEWAY_CACHE", "RIDGEWAY_CONFIG", "RIDGEWAY_STATE")
-        }
+        folders = {name: env[name] for name in home_variables(tmp_path)}
         assert all(value.startswith("demo-run/") for value in folders.values())
-        done = Workshop(tmp_path).do(*command[1:], cwd=None, stdin=b"", **folders)
+        done = Workshop(tmp_path).do(*command[1:], **folders)
         print(done.stdout)
 
     monkeypatch.setattr(demo, "subprocess", SimpleNamespace(run=run))
@@ -57,13 +54,11 @@ def test_the_demo_runs_the_whole_path(
     manifest = json.loads((release / "manifest.json").read_bytes())
     assert manifest["cohort"]["holders"] == len(manifest["domains"])
     router = Router.load(release)
-    asked = [
-        json.loads(line) for line in VISITORS.read_text(encoding="utf-8").splitlines()
-    ]
+    asked = [json.loads(line) for line in VISITORS.read_text().splitlines()]
     routed = router.route_many([question["text"] for question in asked])
     pairs = [
-        (each["domain"], decision.domain)
-        for each, decision in zip(asked, routed, strict=True)
+        (visitor["domain"], decision.domain)
+        for visitor, decision in zip(asked, routed, strict=True)
     ]
     known = [domain == found for domain, found in pairs if domain]
     unknown = [found is None for domain, found in pairs if not domain]

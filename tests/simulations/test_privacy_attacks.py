@@ -96,8 +96,11 @@ def test_under_noise_own_and_control_are_told_alike(
     assert [finding.view for finding in audit.findings] == (
         ["column"] if mode == "columns" else ["column", "products"]
     )
-    found = audit.membership_auc
-    assert 0.35 < found.own_against_control < 0.65 and found.worst_case < found.allowed
+    measured = audit.membership_auc
+    assert (
+        0.35 < measured.own_against_control < 0.65
+        and measured.worst_case < measured.allowed
+    )
     assert (
         len(own.rows) + len(control.rows) == 400 == audit.documents + len(control.rows)
     )

@@ -41,9 +41,7 @@ def domains_of(names: Iterable[str]) -> dict[str, str]:
 
 def settled(folder: Path, domains: Mapping[str, str]) -> Parties:
     """Holders of masked rounds that have pinned each other."""
-    parties = found(folder, mode="masked")
-    populate(parties, domains)
-    return parties
+    return populate(found(folder, mode="masked"), domains)
 
 
 def settled_privately(
@@ -55,8 +53,7 @@ def settled_privately(
 ) -> Parties:
     """Holders of private rounds, with a prior that is made of public text."""
     parties = found_private(folder, privacy=PrivacySettings(sums=sums, epsilon=1.0))
-    populate(parties, domains, texts, **policy)
-    return parties
+    return populate(parties, domains, texts, **policy)
 
 
 def opened(parties: Parties, names: Sequence[str], round_: str) -> Statistics:

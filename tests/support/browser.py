@@ -14,19 +14,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Locator, Page, Request, expect, sync_playwright
+from playwright.sync_api import (
+    Browser,
+    Locator,
+    Page,
+    Request,
+    expect,
+    sync_playwright,
+)
 
 from tests.support.waiting import processes_per_core
 
 ARGUMENTS = (
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-)
+    "--no-sandbox --disable-gpu --disable-quic --no-first-run "
+    "--disable-background-networking --disable-component-update --disable-sync"
+).split()
 WAIT_MS = 60_000
 """How long the browser and the page may take for one thing, on a machine that is not overloaded."""
 LEVEL = {"text": 4.5, "sign": 3.0}
@@ -42,7 +44,7 @@ def chromium() -> Iterator[Browser]:
     expect.set_options(timeout=_wait_ms())
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
-            executable_path=path, args=list(ARGUMENTS), timeout=_wait_ms()
+            executable_path=path, args=ARGUMENTS, timeout=_wait_ms()
         )
         try:
             yield browser
@@ -100,19 +102,23 @@ class Visit:
     def press(self, button: str, *, exact: bool = False) -> None:
         self.page.get_by_role("button", name=button, exact=exact).click()
 
+    def expect(self, selector: str) -> Any:
+        """What a part of the page is waited to be."""
+        return expect(self.page.locator(selector))
+
     def says(self, selector: str, *texts: str | re.Pattern[str]) -> None:
         """Wait until a part of the page holds all of these texts."""
         for text in texts:
-            expect(self.page.locator(selector)).to_contain_text(text)
+            self.expect(selector).to_contain_text(text)
 
     def shows(self, selector: str, text: str | re.Pattern[str] | list[str]) -> None:
         """Wait until a part of the page has this text, or several have these."""
-        expect(self.page.locator(selector)).to_have_text(text)
+        self.expect(selector).to_have_text(text)
 
     def type_prompt(self, prompt: str) -> None:
         """Put a prompt into the box, and wait until its tokens are shown."""
         self.prompt.fill(prompt)
-        expect(self.page.locator("#tokens")).to_have_text(prompt, use_inner_text=True)
+        self.expect("#tokens").to_have_text(prompt, use_inner_text=True)
 
 
 @contextlib.contextmanager
@@ -207,11 +213,7 @@ def violations(page: Page, rules: Sequence[str] = ()) -> list[str]:
         pytest.skip(
             "axe-playwright-python is not installed, so nobody looks for barriers"
         )
-    page.evaluate(
-        (Path(spec.submodule_search_locations[0]) / "axe.min.js").read_text(
-            encoding="utf-8"
-        )
-    )
+    page.evaluate((Path(spec.submodule_search_locations[0]) / "axe.min.js").read_text())
     barriers: list[str] = []
     options = {"runOnly": list(rules)} if rules else {}
     for index, (width, scheme) in enumerate(LOOKS):

@@ -34,7 +34,7 @@ class ChartTemplates:
     def resources(self, name: str) -> list[dict[str, Any]]:
         """What a template makes."""
         text = self._render(_pieces((self._folder / name).read_text()), self._top)
-        return [found for found in yaml.safe_load_all(text) if found]
+        return [resource for resource in yaml.safe_load_all(text) if resource]
 
     def _render(self, pieces: list[tuple[str, str]], dot: Any) -> str:
         out = ""
@@ -122,10 +122,10 @@ def _pieces(text: str) -> list[tuple[str, str]]:
     """Texts and actions; `{{-` takes the space before it away, and `-}}` that after it."""
     pieces = []
     last = 0
-    for found in ACTION.finditer(text):
-        before = "" if found[2] else found[1]
-        pieces += [("text", text[last : found.start()] + before), ("action", found[3])]
-        last = found.end()
+    for match in ACTION.finditer(text):
+        before = "" if match[2] else match[1]
+        pieces += [("text", text[last : match.start()] + before), ("action", match[3])]
+        last = match.end()
     return [*pieces, ("text", text[last:])]
 
 

@@ -61,6 +61,21 @@ class Finished:
         assert self.code == 0 and "Traceback" not in self.stderr, self.stderr
         return self
 
+    @property
+    def refusal(self) -> str:
+        """The sentence of a command that was refused: exit code 2, and nothing on stdout."""
+        assert (self.code, self.stdout) == (2, ""), self
+        assert "Traceback" not in self.stderr, self.stderr
+        return self.stderr.strip().splitlines()[-1]
+
+
+def home_variables(home: Path) -> dict[str, str]:
+    """The variables that let commands keep a cache, a configuration and a state in this folder."""
+    return {
+        f"RIDGEWAY_{name.upper()}": str(home / name)
+        for name in ("cache", "config", "state")
+    }
+
 
 def command_line(words: Sequence[str | Path]) -> list[str]:
     """The words of a command, of which the first may be several: "client status", folder."""
@@ -94,17 +109,11 @@ class Workshop:
         return self.folder / name
 
     def environment(self, **changes: str) -> dict[str, str]:
-        folders = {
-            "RIDGEWAY_CACHE": str(self.cache),
-            "RIDGEWAY_CONFIG": str(self.key.parent),
-            "RIDGEWAY_STATE": str(self.folder / "home" / "state"),
-        }
-        return {**os.environ, **folders, **changes}
+        return {**os.environ, **home_variables(self.folder / "home"), **changes}
 
     def run(
         self,
         *words: str | Path,
-        stdin: str | bytes = b"",
         before: Callable[[], None] | None = None,
         cwd: Path | None = None,
         **environment: str,
@@ -112,7 +121,7 @@ class Workshop:
         """Run `ridgeway WORDS...` to its end; the first word may be several."""
         done = subprocess.run(
             [RIDGEWAY, *command_line(words)],
-            input=stdin.encode() if isinstance(stdin, str) else stdin,
+            stdin=subprocess.DEVNULL,
             capture_output=True,
             env=self.environment(**environment),
             cwd=cwd or self.folder,
@@ -124,7 +133,7 @@ class Workshop:
     def call(
         self,
         *words: str | Path,
-        stdin: str | bytes = b"",
+        stdin: str = "",
         cwd: Path | None = None,
         **environment: str,
     ) -> Finished:
@@ -132,16 +141,14 @@ class Workshop:
         and its words.
         """
         out, err = io.StringIO(), io.StringIO()
-        given = io.TextIOWrapper(
-            io.BytesIO(stdin.encode() if isinstance(stdin, str) else stdin)
-        )
+        given = io.BytesIO(stdin.encode(errors="surrogateescape"))
         with (
             pytest.MonkeyPatch.context() as patch,
             redirect_stdout(out),
             redirect_stderr(err),
         ):
             patch.chdir(cwd or self.folder)
-            patch.setattr(sys, "stdin", given)
+            patch.setattr(sys, "stdin", io.TextIOWrapper(given))
             for name, value in self.environment(**environment).items():
                 patch.setenv(name, value)
             with pytest.raises(SystemExit) as ended, warnings.catch_warnings():
@@ -176,7 +183,7 @@ def workshop(folder: Path) -> Workshop:
         summed = without_cache(
             work, encoder, folder / "home" / f"cache-{domain}"
         ).prepared
-        parts.append(replace(summed, domain=domain, holdout=0.0))
+        parts.append(replace(summed, domain=domain))
         save_prepared(parts[-1], folder / f"{domain}.stats")
     key = create_identity(made.key)
     sign(draft(parts, encoder, USUAL_CHOICES), key, folder / "release")

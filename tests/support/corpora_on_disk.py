@@ -24,6 +24,8 @@ from tests.support.tiny import tiny_encoder
 
 ALPHABETS = {"code": "0123456789., ", "law": "abcdefgh \n", "medicine": "nopqrstuv ,"}
 """Three domains that a router over single characters can tell apart."""
+LETTERS = {**ALPHABETS, "poetry": "ijklmwxyz .e"}
+"""These, and a fourth."""
 
 SCRIPTS = (
     "the court held that its motion wasn't timely and THEY'LL appeal in 1987",
@@ -41,7 +43,7 @@ def sentences(domain: str, count: int, size: int = 200) -> list[str]:
     """Texts in a domain's letters, the same on every call."""
     letters = random.Random(domain)
     return [
-        f"{domain[0]}{number} " + "".join(letters.choices(ALPHABETS[domain], k=size))
+        f"{domain[0]}{number} " + "".join(letters.choices(LETTERS[domain], k=size))
         for number in range(count)
     ]
 

@@ -19,13 +19,13 @@ from ridgeway.common.base.settings import SelectorName
 from ridgeway.common.protocol.cohort import Member
 from ridgeway.common.protocol.messages import KINDS, SUM_NAMES
 from ridgeway.common.protocol.packet import Blob, Opened, vector_blob, weights_blob
+from ridgeway.common.statistics import Integers
 from ridgeway.common.text.table_encoder import TableEncoder
 from tests.support.making import fixed_identity
 
 STRANGER = "ab" * 32
 LARGEST_NUMBER = 1 << 62
 Matrix = NDArray[np.float64]
-Vector = NDArray[np.int64]
 
 
 class Base(NamedTuple):
@@ -85,7 +85,7 @@ def _privacy(name: str) -> Make:
 
 
 def _with_members(base: Base, members: Sequence[Member]) -> Made:
-    in_order = tuple(sorted(members, key=lambda each: (each.domain, each.key)))
+    in_order = tuple(sorted(members, key=lambda member: (member.domain, member.key)))
     return base.with_(
         cohort=base.message.cohort.model_copy(update={"members": in_order})
     )
@@ -176,7 +176,7 @@ def _weights(craft: Callable[[Base, Matrix], Matrix | None]) -> Make:
     return change
 
 
-def _total(craft: Callable[[Base, Vector], Vector]) -> Make:
+def _total(craft: Callable[[Base, Integers], Integers]) -> Make:
     """Of a private round, another total, which holders solve."""
 
     def change(base: Base) -> Made:
@@ -217,19 +217,19 @@ def _unit_of_logits(base: Base, honest: Matrix) -> Matrix | None:
     return made
 
 
-def _scaled(base: Base, honest: Vector) -> Vector:
+def _scaled(base: Base, honest: Integers) -> Integers:
     limit = float(LARGEST_NUMBER)
-    made: Vector = np.clip(honest * 2.0**base.power, -limit, limit).astype(np.int64)
+    made: Integers = np.clip(honest * 2.0**base.power, -limit, limit).astype(np.int64)
     return made
 
 
-def _one_number(base: Base, honest: Vector) -> Vector:
+def _one_number(base: Base, honest: Integers) -> Integers:
     made = np.zeros_like(honest)
     made[base.place % len(made)] = (-1) ** (base.place // 8) * int(2**base.power)
     return made
 
 
-def _one_column(base: Base, honest: Vector) -> Vector:
+def _one_column(base: Base, honest: Integers) -> Integers:
     """The columns come last, a row for each feature."""
     made = honest.copy()
     made[-3 * (base.encoder.width + 1) + base.place % 3 :: 3] = int(2**base.power)
@@ -240,16 +240,16 @@ class Change(NamedTuple):
     """A way to change requests that have one of these fields, or any. powers: those to be tried."""
 
     make: Make
-    fields: frozenset[str] = frozenset()
+    fields: str = ""
     powers: Sequence[float] = ()
 
     def fits(self, kind: str) -> bool:
-        return not self.fields or bool(self.fields & set(KINDS[kind].model_fields))
+        return not self.fields or bool(
+            {*self.fields.split()} & set(KINDS[kind].model_fields)
+        )
 
 
-IN_TERMS, IN_COHORT, IN_COUNTS = map(
-    frozenset, ({"terms", "cohort"}, {"cohort"}, {"domains"})
-)
+IN_TERMS, IN_COHORT, IN_COUNTS = "terms cohort", "cohort", "domains"
 SIZES = range(0, 17, 2)
 THE_SAME = "the same"
 """The packet as it was sent before, in whichever round."""
@@ -258,12 +258,10 @@ CHANGES = {
     "anew": Change(lambda base: (base.message, base.opened.blobs)),
     "kind": Change(_kind),
     "bulk": Change(_cut),
-    "session": Change(_session, frozenset({"session"})),
-    "lot": Change(
-        lambda base: base.with_(lot=SUM_NAMES[base.place % 2]), frozenset({"lot"})
-    ),
-    "set": Change(_set, frozenset({"sent", "shared"})),
-    "hand-over": Change(_hand_over, frozenset({"handovers"})),
+    "session": Change(_session, "session"),
+    "lot": Change(lambda base: base.with_(lot=SUM_NAMES[base.place % 2]), "lot"),
+    "set": Change(_set, "sent shared"),
+    "hand-over": Change(_hand_over, "handovers"),
     "members": Change(_members, IN_COHORT),
     "many members": Change(_many_members, IN_COHORT, range(0, 11, 2)),
     "mode": Change(

@@ -33,8 +33,15 @@ from ridgeway.common.privacy.public_prior import PublicPrior, make_prior, write_
 from ridgeway.common.text.encoder_files import save_encoder
 from ridgeway.common.text.table_encoder import TableEncoder
 from ridgeway.coordinator.round.progress import Follower, no_watch
-from tests.support.commands import RIDGEWAY, Finished, Workshop, command_line
+from tests.support.commands import (
+    RIDGEWAY,
+    Finished,
+    Workshop,
+    command_line,
+    home_variables,
+)
 from tests.support.corpora_on_disk import write_jsonl
+from tests.support.making import contents
 from tests.support.waiting import PATIENCE_S, wait_for, wait_for_end
 
 PROCESSES = [
@@ -92,7 +99,7 @@ class Running:
     @property
     def said(self) -> str:
         """What it wrote to stderr so far."""
-        return self.err.read_text(encoding="utf-8")
+        return self.err.read_text()
 
     def has_said(self, verb: str, subject: str = "") -> bool:
         """Whether a step with this verb and subject was told."""
@@ -115,7 +122,7 @@ class Running:
             patience_s=patience_s,
             details=self._last_words,
         )
-        return Finished(code, self.out.read_text(encoding="utf-8"), self.said)
+        return Finished(code, self.out.read_text(), self.said)
 
     def stop(self) -> Finished:
         """Ask it to end, as an operator would, and wait until it has."""
@@ -164,26 +171,18 @@ class Deployment:
     # Commands
 
     @property
-    def _encoder(self) -> tuple[str, str]:
+    def encoder_option(self) -> tuple[str, str]:
         return "--encoder", f"dir:{self.folder / 'encoder'}"
 
     @property
-    def own_environment(self) -> dict[str, str]:
-        folders = {
-            f"RIDGEWAY_{name.upper()}": self.folder / name
-            for name in ("cache", "config", "state")
-        }
-        return {
-            name: str(path) for name, path in {**folders, TEST: self.folder}.items()
-        }
+    def own_environment(self) -> dict[str, Any]:
+        return {**home_variables(self.folder), TEST: str(self.folder)}
 
     @property
     def mode(self) -> str:
         """The mode of the federation's rounds."""
         return str(
-            tomllib.loads(
-                (self.coordinator / "coordinator.toml").read_text(encoding="utf-8")
-            )["mode"]
+            tomllib.loads((self.coordinator / "coordinator.toml").read_text())["mode"]
         )
 
     def start(
@@ -217,9 +216,7 @@ class Deployment:
         """Run `ridgeway WORDS...` to its end, by its main function: a process for each would cost a
         second.
         """
-        return Workshop(self.folder).call(
-            *words, cwd=self.folder, stdin=b"", **self.own_environment
-        )
+        return Workshop(self.folder).call(*words, **self.own_environment)
 
     def do(self, *words: str | Path) -> Finished:
         """Run `ridgeway WORDS...` to its good end."""
@@ -249,8 +246,8 @@ class Deployment:
         """
         named = ("--mode", mode) if mode else ()
         where = ("coordinator init --listen", self.address, self.coordinator)
-        self.do(*where, *self._encoder, *named)
-        self.amend(self.coordinator / "coordinator.toml", settings)
+        self.do(*where, *self.encoder_option, *named)
+        self.change(**settings)
         if not mode:
             write_prior(self.prior(), self.coordinator / "prior.safetensors")
         self.do("coordinator invite", self.coordinator)
@@ -260,17 +257,25 @@ class Deployment:
         public = [[text[10:] for text in texts(name, seed=99)] for name in ALPHABETS]
         return make_prior(self.encoder, public)
 
+    def change(self, **settings: object) -> None:
+        """Change settings of the coordinator."""
+        self.amend(self.coordinator / "coordinator.toml", settings)
+
+    def change_holder(self, name: str, **settings: object) -> None:
+        """Change settings of a holder."""
+        self.amend(self.holder(name) / "client.toml", settings)
+
     def amend(self, path: Path, settings: Mapping[str, object]) -> None:
         """Change settings that stand in a file, each on a line of its own, as a person with an
         editor would; of several of one name, the first.
         """
-        content = path.read_text(encoding="utf-8")
+        content = path.read_text()
         for name, value in settings.items():
             content, times = re.subn(
                 rf"(?m)^{name} = .*$", f"{name} = {value}", content, count=1
             )
             assert times == 1, f"{name} does not stand in {path}"
-        path.write_text(content, encoding="utf-8")
+        path.write_text(content)
 
     def up(self) -> Running:
         """Start the coordinator, and wait until it says that it is up."""
@@ -317,7 +322,7 @@ class Deployment:
     def settle(self, name: str, *options: str) -> Path:
         """Make a holder of the domain of this name."""
         corpus = write_jsonl(self.corpus(name), texts(name))
-        described = ("--domain", name, "--corpus", corpus, *self._encoder)
+        described = ("--domain", name, "--corpus", corpus, *self.encoder_option)
         known = ("client init --invite", self.coordinator / "invite")
         self.do(*known, self.holder(name), *described, *options)
         return self.holder(name)
@@ -388,16 +393,12 @@ class Deployment:
             with contextlib.suppress(
                 OSError
             ):  # where answers are given, only root may read the environment
-                if pid in below or mark in Path(
-                    f"/proc/{pid}/environ"
-                ).read_bytes().split(b"\0"):
-                    words = (
-                        Path(f"/proc/{pid}/cmdline")
-                        .read_bytes()
-                        .replace(b"\0", b" ")
-                        .decode(errors="replace")
-                    )
-                    commands[pid] = words
+                folder = Path(f"/proc/{pid}")
+                if pid in below or mark in (folder / "environ").read_bytes().split(
+                    b"\0"
+                ):
+                    words = (folder / "cmdline").read_bytes().replace(b"\0", b" ")
+                    commands[pid] = words.decode(errors="replace")
         return commands
 
     def process(self, word: str) -> int:
@@ -497,11 +498,7 @@ class Copy:
         federation = Federation(self._coordinator)
         grid = LocalGrid(app, dict(enumerate(self._holders, start=1)))
         made = run_round(federation, GridTransport(grid, least_pause_s=0.0), no_watch)
-        return files_of(federation.release_folder(made.number))
-
-
-def files_of(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
+        return contents(federation.release_folder(made.number))
 
 
 def holding(paths: Iterable[Path], words: Sequence[bytes]) -> list[str]:

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cache, lru_cache
 from itertools import combinations, islice
+from pkgutil import resolve_name
 from types import SimpleNamespace
 from typing import Any
 
@@ -27,22 +28,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
-import ridgeway.client.ready
-import ridgeway.client.round.answers
-import ridgeway.client.round.scoring
-import ridgeway.common.base.files
-import ridgeway.common.routing.evaluation
-import ridgeway.common.routing.release
-import ridgeway.coordinator.round.ledger
-import ridgeway.coordinator.round.round
-import ridgeway.coordinator.solving.calibration
-import ridgeway.coordinator.solving.publish
 from ridgeway.client.ready import SMALLEST_CORPUS
-from ridgeway.client.round.answers import answer
+from ridgeway.client.round.answers import _note, answer
 from ridgeway.client.round.holder import Holder
 from ridgeway.client.sums.document_sums import held_out_sample
 from ridgeway.client.sums.prepare import PrepareJob, prepare
-from ridgeway.common.base.files import write_whole
 from ridgeway.common.base.identity import Identity
 from ridgeway.common.base.journal import Journal
 from ridgeway.common.base.settings import EQUAL_MASS, Confidence, Ridge
@@ -54,13 +44,12 @@ from ridgeway.common.routing.release import (
     ROUTER,
     TOKENIZER,
     load_release,
-    save_release,
 )
 from ridgeway.common.routing.token_table import compile_table
 from ridgeway.common.statistics import Prepared, Statistics
 from ridgeway.common.text.table_encoder import TableEncoder
 from ridgeway.coordinator.round.federation import _LATEST, Federation
-from ridgeway.coordinator.round.ledger import Contribution, Ledger, Standing
+from ridgeway.coordinator.round.ledger import Contribution, Standing
 from ridgeway.coordinator.solving.solve import solve
 from tests.support.commands import listing
 from tests.support.making import fixed_identity
@@ -173,22 +162,24 @@ def count_appends(patch: pytest.MonkeyPatch, steps: Steps, file: str) -> None:
     patch.setattr(Journal, "append", append)
 
 
+STEPS = (
+    "round.federation.Federation.point_to_latest",
+    "round.ledger.Ledger.erase_outdated",
+    "round.ledger.write_whole",
+    "solving.publish.save_release",
+)
+"""What the coordinator writes with, beside its journal."""
+
+
 def let_steps_be_seen(patch: pytest.MonkeyPatch, steps: Steps) -> None:
     """Count every write of the coordinator as two steps: before and after."""
     count_appends(patch, steps, "ledger.db")
-    patch.setattr(
-        Federation, "point_to_latest", steps.around(Federation.point_to_latest)
+    names = (
+        "ridgeway.common.routing.release.write_whole",
+        *(f"ridgeway.coordinator.{name}" for name in STEPS),
     )
-    patch.setattr(Ledger, "erase_outdated", steps.around(Ledger.erase_outdated))
-    patch.setattr(
-        ridgeway.coordinator.round.ledger, "write_whole", steps.around(write_whole)
-    )
-    patch.setattr(
-        ridgeway.coordinator.solving.publish, "save_release", steps.around(save_release)
-    )
-    patch.setattr(
-        ridgeway.common.routing.release, "write_whole", steps.around(write_whole)
-    )
+    for name in names:
+        patch.setattr(name, steps.around(resolve_name(name)))
 
 
 def make_haste(patch: pytest.MonkeyPatch, *, once: bool = True) -> None:
@@ -197,20 +188,20 @@ def make_haste(patch: pytest.MonkeyPatch, *, once: bool = True) -> None:
     """
     patch.setattr(tomllib, "loads", _parse_toml)
     writing = SimpleNamespace(**vars(json) | {"dumps": _write_json})
-    patch.setattr(ridgeway.common.base.files, "json", writing)
+    patch.setattr("ridgeway.common.base.files.json", writing)
     if once:
-        patch.setattr(ridgeway.client.ready, "prepare", _once(prepare))
-        patch.setattr(ridgeway.client.ready, "held_out_sample", _once(held_out_sample))
+        patch.setattr("ridgeway.client.ready.prepare", _once(prepare))
+        patch.setattr("ridgeway.client.ready.held_out_sample", _once(held_out_sample))
     for module in (
-        ridgeway.client.round.scoring,
-        ridgeway.common.routing.evaluation,
-        ridgeway.coordinator.solving.calibration,
+        "client.round.scoring",
+        "common.routing.evaluation",
+        "coordinator.solving.calibration",
     ):
-        patch.setattr(module, "CURVES", (Confidence(),))
+        patch.setattr(f"ridgeway.{module}.CURVES", (Confidence(),))
     patch.setattr(
-        ridgeway.coordinator.solving.calibration, "TEMPERATURE_STEPS", range(2)
+        "ridgeway.coordinator.solving.calibration.TEMPERATURE_STEPS", range(2)
     )
-    patch.setattr(ridgeway.client.round.answers, "_note", _note_what_was_sealed)
+    patch.setattr("ridgeway.client.round.answers._note", _note_what_was_sealed)
 
 
 _parse_toml = cache(tomllib.loads)
@@ -223,9 +214,6 @@ def _write_json(value: Any, **form: Any) -> str:
 @lru_cache(maxsize=1 << 14)
 def _written(value: bytes, **form: Any) -> str:
     return json.dumps(marshal.loads(value), **form)
-
-
-_note = ridgeway.client.round.answers._note
 
 
 def _note_what_was_sealed(
@@ -292,6 +280,11 @@ def let_join(parties: Parties, names: Sequence[str]) -> None:
 # The network
 
 
+Packets = list[tuple[int, Packet]]
+"""Each with the peer that it is for, or comes from."""
+Answers = Iterator[tuple[int, Packet | None]]
+
+
 @dataclass
 class Network:
     """A transport in which anything can happen to a packet, with the given chance.
@@ -306,16 +299,14 @@ class Network:
     steps: Steps
     chance: float
     honest: bool = True
-    _late: list[tuple[int, Packet]] = field(default_factory=list)
-    _requests: list[tuple[int, Packet]] = field(default_factory=list)
-    _past: list[tuple[int, Packet]] = field(default_factory=list)
+    _late: Packets = field(default_factory=list)
+    _requests: Packets = field(default_factory=list)
+    _past: Packets = field(default_factory=list)
 
     def peers(self) -> list[int]:
         return [peer for peer in range(len(self.holders)) if not self._happens()]
 
-    def exchange(
-        self, packets: Mapping[int, Packet], seconds: float
-    ) -> Iterator[tuple[int, Packet | None]]:
+    def exchange(self, packets: Mapping[int, Packet], seconds: float) -> Answers:
         self.steps()
         if self.honest and packets:
             self._must_lack(
@@ -330,9 +321,7 @@ class Network:
             arrived.append(self.dice.choice(self._past))
         yield from self._shuffled(arrived)
 
-    def _carried(
-        self, peer: int, request: Packet
-    ) -> Iterator[tuple[int, Packet | None]]:
+    def _carried(self, peer: int, request: Packet) -> Answers:
         if self._happens():  # the request does not come through as it is
             fate = self.dice.choice(("lost", "failed", "late", "damaged", "twice"))
             if fate == "late":
@@ -346,9 +335,7 @@ class Network:
                 yield from self._returned(peer, request)
         yield from self._returned(peer, request)
 
-    def _returned(
-        self, peer: int, request: Packet
-    ) -> Iterator[tuple[int, Packet | None]]:
+    def _returned(self, peer: int, request: Packet) -> Answers:
         reply = self.answered(peer, request)
         if reply is None:
             return
@@ -404,10 +391,8 @@ class Network:
     def _happens(self, part: float = 1.0) -> bool:
         return self.dice.random() < self.chance * part
 
-    def _shuffled(
-        self, items: Sequence[tuple[int, Packet]]
-    ) -> list[tuple[int, Packet]]:
-        shuffled = list(items)
+    def _shuffled(self, items: Packets) -> Packets:
+        shuffled = items.copy()
         if self.chance:
             self.dice.shuffle(shuffled)
         return shuffled

@@ -41,18 +41,21 @@ def main() -> int:
         return fuzz(given.built, given.seconds, given.seed)
     with tempfile.TemporaryDirectory() as folder:
         include = f"-I{sysconfig.get_path('include')}"
-        flags = [
-            "-O1",
-            "-g",
-            "-fno-sanitize-recover=all",
-            "-fno-omit-frame-pointer",
-            SANITIZERS,
-            include,
-        ]
+        flags = "-O1 -g -fno-sanitize-recover=all -fno-omit-frame-pointer".split()
         library = Path(folder) / "_native.abi3.so"
         sources = map(str, (ROOT / "common/native").glob("*.c"))
         subprocess.run(
-            ["gcc", *flags, "-shared", "-fPIC", *sources, "-o", str(library)],
+            [
+                "gcc",
+                *flags,
+                SANITIZERS,
+                include,
+                "-shared",
+                "-fPIC",
+                *sources,
+                "-o",
+                library,
+            ],
             check=True,
         )
         sanitizer = subprocess.run(
@@ -65,15 +68,12 @@ def main() -> int:
             "LD_PRELOAD": sanitizer.stdout.strip(),
             "ASAN_OPTIONS": "detect_leaks=0",
         }
-        again = [
-            sys.executable,
-            "-m",
-            "tests.support.fuzz_tokenizer",
-            "--built",
-            folder,
-        ]
-        times = ["--seconds", str(given.seconds), "--seed", str(given.seed)]
-        return subprocess.run([*again, *times], env=environment, check=False).returncode
+        words = (
+            f"-m tests.support.fuzz_tokenizer --seconds {given.seconds} "
+            f"--seed {given.seed} --built"
+        )
+        again = [sys.executable, *words.split(), folder]
+        return subprocess.run(again, env=environment).returncode
 
 
 def load(folder: Path) -> ModuleType:

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ridgeway.client.round.answers import answer
 from ridgeway.common.base.identity import Identity
@@ -58,7 +57,7 @@ from ridgeway.common.protocol.packet import (
     seal_packet,
     weights_blob,
 )
-from ridgeway.common.statistics import from_vector
+from ridgeway.common.statistics import Integers, from_vector
 from ridgeway.coordinator.solving.solve import solve
 from tests.support.simulated_federation import Parties, found, populate
 
@@ -87,6 +86,8 @@ between LOCK and OPEN.
 
 TakenSteps = list[tuple[int, SumName]]
 """Steps that were taken, each with its lot."""
+Names = Collection[str] | None
+"""Holders; None for all who have come so far."""
 Reveals = dict[int, dict[int, bytes]]
 """Shares, by the place of who gave them and of whose they are."""
 
@@ -177,22 +178,16 @@ class Hostile:
 
     def gave(self, kind: type[Message], lot: SumName | None = None) -> list[str]:
         """Who has answered with a message of this kind, and for this lot."""
-        given = [
-            (name, opened.message)
-            for name, opened in self.replies
-            if isinstance(opened.message, kind)
-        ]
         return [
             name
-            for name, message in given
-            if lot is None or getattr(message, "lot", lot) == lot
+            for name, opened in self.replies
+            if isinstance(opened.message, kind)
+            and lot in (None, getattr(opened.message, "lot", lot))
         ]
 
     # What is shown to the members
 
-    def cohort(
-        self, names: Collection[str] | None = None, terms: Terms | None = None
-    ) -> Cohort:
+    def cohort(self, names: Names = None, terms: Terms | None = None) -> Cohort:
         members = {
             self.key_of[name]: self._roster[name] for name in names or self.names
         }
@@ -219,12 +214,7 @@ class Hostile:
         return self.agreement().id.hex()
 
     def place(self, name: str) -> int:
-        return (
-            sorted(self.key_of[member] for member in self.names).index(
-                self.key_of[name]
-            )
-            + 1
-        )
+        return sorted(self.names, key=self.key_of.__getitem__).index(name) + 1
 
     def places(self, names: Collection[str]) -> tuple[int, ...]:
         return tuple(sorted(self.place(name) for name in names))
@@ -235,12 +225,12 @@ class Hostile:
     # The steps, each with everybody unless told otherwise; every answer must be the one that is
     # asked for
 
-    def announce(self, names: Collection[str] | None = None) -> None:
+    def announce_request(self) -> Announce:
+        return Announce(terms=self.terms, handovers=self.handovers)
+
+    def announce(self, names: Names = None) -> None:
         for name in names or self.names:
-            opened = self.ask(
-                name, Announce(terms=self.terms, handovers=self.handovers)
-            )
-            offer = opened.message
+            offer = self.ask(name, self.announce_request()).message
             assert isinstance(offer, Offer), offer
             assert offer.advert is not None
             self.adverts[name] = offer.advert
@@ -249,14 +239,12 @@ class Hostile:
         shown = cohort or self.cohort()
         return Share(cohort=shown, agreement=self.agreement(shown, **changes))
 
-    def share(
-        self, names: Collection[str] | None = None, request: Share | None = None
-    ) -> None:
+    def share(self, names: Names = None, request: Share | None = None) -> None:
         for name in names or self.names:
             self.envelopes[name] = self._bulk(name, request or self.share_request())
         self.shared = tuple(self.in_order(self.envelopes))
 
-    def post(self, name: str, shared: Collection[str] | None = None) -> bytes:
+    def post(self, name: str, shared: Names = None) -> bytes:
         """What the others have sent to a member."""
         recipient, senders = self.place(name), shared or self.shared
         dealt = {
@@ -282,12 +270,10 @@ class Hostile:
         places = {self.place(name): set(self.dealt(name)) for name in self.shared}
         return {place: {*to, place} if complete else to for place, to in places.items()}
 
-    def hold_request(
-        self, kind: type[Hold], shared: Collection[str] | None = None
-    ) -> Hold:
+    def hold_request(self, kind: type[Hold], shared: Names = None) -> Hold:
         return kind(session=self.session, shared=self.places(shared or self.shared))
 
-    def seal(self, names: Collection[str] | None = None) -> None:
+    def seal(self, names: Names = None) -> None:
         for name in names or self.shared:
             self._keep("statistics", name, self.hold_request(Seal), (self.post(name),))
 
@@ -311,13 +297,11 @@ class Hostile:
         )
         return asked, (self.weights,)
 
-    def count(
-        self, names: Collection[str] | None = None, *, other: bool = False
-    ) -> None:
+    def count(self, names: Names = None, *, other: bool = False) -> None:
         for name in names or self.shared:
             self._keep("counts", name, *self.question(other))
 
-    def seal_lot(self, lot: SumName, names: Collection[str] | None = None) -> None:
+    def seal_lot(self, lot: SumName, names: Names = None) -> None:
         """Let these members seal a lot, whichever it is."""
         if lot == "statistics":
             self.seal(names)
@@ -328,13 +312,23 @@ class Hostile:
         return ConfirmSum(session=self.session, lot=lot, sent=self.places(sent))
 
     def confirm(
-        self, lot: SumName, names: Collection[str], sent: Collection[str] | None = None
+        self, lot: SumName, names: Collection[str], sent: Names = None
     ) -> dict[int, str]:
         """These members sign that those have sent."""
+        return self._signatures(
+            names, self.confirm_request(lot, sent or names), Confirmed
+        )
+
+    def _signatures(
+        self,
+        names: Collection[str],
+        request: Message,
+        kind: type[Confirmed] | type[Locked],
+    ) -> dict[int, str]:
         signatures = {}
         for name in names:
-            reply = self.ask(name, self.confirm_request(lot, sent or names)).message
-            assert isinstance(reply, Confirmed), reply
+            reply = self.ask(name, request).message
+            assert isinstance(reply, kind), reply
             signatures[self.place(name)] = reply.signature
         return signatures
 
@@ -342,17 +336,13 @@ class Hostile:
         return LockSum(session=self.session, lot=lot, sent=self.places(sent))
 
     def lock(
-        self, lot: SumName, names: Collection[str], sent: Collection[str] | None = None
+        self, lot: SumName, names: Collection[str], sent: Names = None
     ) -> dict[int, str]:
         """These members sign that they will open this sum and no other; in a small cohort nobody is
         asked to.
         """
-        locks = {}
-        for name in names if self.agreement().neighbourhood else ():
-            reply = self.ask(name, self.lock_request(lot, sent or names)).message
-            assert isinstance(reply, Locked), reply
-            locks[self.place(name)] = reply.signature
-        return locks
+        asked = names if self.agreement().neighbourhood else ()
+        return self._signatures(asked, self.lock_request(lot, sent or names), Locked)
 
     def open_request(
         self,
@@ -389,9 +379,7 @@ class Hostile:
             reveals[self.place(name)] = unpack_by_member(content, SHARE_BYTES)
         return reveals
 
-    def total(
-        self, lot: SumName, sent: Collection[str], reveals: Reveals
-    ) -> NDArray[np.int64]:
+    def total(self, lot: SumName, sent: Collection[str], reveals: Reveals) -> Integers:
         size = memoryview(self.sealed[lot][next(iter(sent))]).nbytes // 8
         opening = Opening(self.agreement(), lot, self.holders(), size)
         for name in sent:
@@ -400,7 +388,7 @@ class Hostile:
             )
         return opening.total(reveals)
 
-    def plain_sum(self, names: Collection[str]) -> NDArray[np.int64]:
+    def plain_sum(self, names: Collection[str]) -> Integers:
         return plain_sum(self.parties, self.cohort(), names)
 
     # Honest play
@@ -410,9 +398,7 @@ class Hostile:
         self.announce()
         self.share()
 
-    def finish(
-        self, lot: SumName, sent: Collection[str] | None = None
-    ) -> NDArray[np.int64]:
+    def finish(self, lot: SumName, sent: Names = None) -> Integers:
         """Confirm and open the sum of those who have sealed."""
         there = sent or self.shared
         signatures = self.confirm(lot, there)
@@ -421,17 +407,17 @@ class Hostile:
             self.learn(total)
         return total
 
-    def learn(self, total: NDArray[np.int64]) -> None:
+    def learn(self, total: Integers) -> None:
         """Solve an opened total, as it is to be asked about."""
         sums = from_vector(total, self.terms.features, len(self.cohort().domains))
         self.weights = weights_blob(
             solve(sums, self.parties.encoder.scale, Ridge()).weights
         )
 
-    def play(self, *lots: SumName) -> dict[SumName, NDArray[np.int64]]:
+    def play(self, *lots: SumName) -> dict[SumName, Integers]:
         """A whole session without a lie; the statistics come first."""
         self.until(CONFIRM)
-        sums: dict[SumName, NDArray[np.int64]] = {}
+        sums: dict[SumName, Integers] = {}
         for lot in lots:
             if lot != "statistics":
                 self.count()
@@ -466,19 +452,16 @@ class Hostile:
         """What an honest coordinator asks a member for at a step."""
         if step == SEAL and lot != "statistics":
             return self.packet(*self.question())
-        asked: dict[int, Callable[[], Packet]] = {
-            ANNOUNCE: lambda: self.packet(
-                Announce(terms=self.terms, handovers=self.handovers)
-            ),
-            SHARE: lambda: self.packet(self.share_request()),
-            SEAL: lambda: self.packet(self.hold_request(Seal), (self.post(name),)),
-            CONFIRM: lambda: self.packet(self.confirm_request(lot, self.shared)),
-            LOCK: lambda: self.packet(self.lock_request(lot, self.shared)),
-            OPEN: lambda: self.packet(
-                self.open_request(lot, self.shared, self.signatures)
-            ),
+        asked: dict[int, Callable[[], Message]] = {
+            ANNOUNCE: self.announce_request,
+            SHARE: self.share_request,
+            SEAL: lambda: self.hold_request(Seal),
+            CONFIRM: lambda: self.confirm_request(lot, self.shared),
+            LOCK: lambda: self.lock_request(lot, self.shared),
+            OPEN: lambda: self.open_request(lot, self.shared, self.signatures),
         }
-        return asked[step]()
+        blobs = (self.post(name),) if step == SEAL else ()
+        return self.packet(asked[step](), blobs)
 
     def moved(self, parties: Parties) -> Hostile:
         """The same coordinator at the same point, with the same holders in other folders."""
@@ -513,8 +496,7 @@ class Stages:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self.parties = found(folder / "parties", mode="masked")
-        populate(self.parties, MEMBERS)
+        self.parties = populate(found(folder / "parties", mode="masked"), MEMBERS)
         self._played: dict[str, Hostile] = {}
 
     def at(self, step: int, folder: Path, lot: SumName = "statistics") -> Hostile:
@@ -543,16 +525,9 @@ class Stages:
 def steps_before(step: int, lot: SumName) -> TakenSteps:
     """The steps before this one: counts are of a total that was opened."""
     steps = [(taken, SUM_NAMES[0]) for taken in (ANNOUNCE, SHARE)]
-    steps += [
-        (taken, counted)
-        for counted in SUM_NAMES
-        for taken in (SEAL, CONFIRM, LOCK, OPEN)
-    ]
-    return (
-        steps[:step]
-        if lot == SUM_NAMES[0] or step < SEAL
-        else steps[: steps.index((SEAL, lot)) + step - SEAL]
-    )
+    steps += [(taken, name) for name in SUM_NAMES for taken in range(SEAL, OVER)]
+    before = steps.index((SEAL, lot)) - SEAL if step >= SEAL else 0
+    return steps[: before + step]
 
 
 def nothing_revealed(coordinator: Hostile, lot: SumName | None = None) -> None:
@@ -560,9 +535,7 @@ def nothing_revealed(coordinator: Hostile, lot: SumName | None = None) -> None:
     assert coordinator.gave(Revealed, lot) == []
 
 
-def plain_sum(
-    parties: Parties, cohort: Cohort, names: Collection[str]
-) -> NDArray[np.int64]:
+def plain_sum(parties: Parties, cohort: Cohort, names: Collection[str]) -> Integers:
     """What the statistics of these members come to, added up by somebody who may see them."""
     parts = []
     for name in names:
@@ -573,5 +546,5 @@ def plain_sum(
                 cohort.domains.index(holder.domain), len(cohort.domains)
             ).as_vector()
         )
-    total: NDArray[np.int64] = np.sum(parts, axis=0)
+    total: Integers = np.sum(parts, axis=0)
     return total

@@ -41,13 +41,7 @@ from ridgeway.coordinator.solving.publish import RouterChoices
 from ridgeway.coordinator.solving.solve import solve_router
 from tests.support.tiny import LETTERS
 
-USUAL_CHOICES = RouterChoices(
-    DEFAULT.weighting,
-    DEFAULT.ridge,
-    DEFAULT.normalise_columns,
-    DEFAULT.selector,
-    Confidence(),
-)
+USUAL_CHOICES = RouterChoices.of_preset(DEFAULT)
 
 
 @contextmanager

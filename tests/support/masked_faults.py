@@ -17,11 +17,6 @@ from typing import Any
 
 import pytest
 
-import ridgeway.client.round.masked_answers
-import ridgeway.common.masking.agreement
-import ridgeway.common.masking.member
-import ridgeway.common.protocol.packet
-import ridgeway.coordinator.round.masked_session
 from ridgeway.client.round.answers import answer
 from ridgeway.client.round.holder import Holder
 from ridgeway.client.round.session_store import SessionFile
@@ -86,12 +81,12 @@ def make_more_haste(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Holder, "log", nowhere)
     verify = cache(is_signed_by)
     for module in (
-        ridgeway.common.protocol.packet,
-        ridgeway.common.masking.agreement,
-        ridgeway.common.masking.member,
-        ridgeway.coordinator.round.masked_session,
+        "common.protocol.packet",
+        "common.masking.agreement",
+        "common.masking.member",
+        "coordinator.round.masked_session",
     ):
-        patch.setattr(module, "is_signed_by", verify)
+        patch.setattr(f"ridgeway.{module}.is_signed_by", verify)
 
 
 # The witness
@@ -150,8 +145,8 @@ class Witness:
                 self._secrets[mask] = Secret(session, place, lot, "mask key")
             return share(agreement, own, place, random)
 
-        patch.setattr(ridgeway.common.masking.member, "split", split_seen)
-        patch.setattr(ridgeway.client.round.masked_answers, "share", share_seen)
+        patch.setattr("ridgeway.common.masking.member.split", split_seen)
+        patch.setattr("ridgeway.client.round.masked_answers.share", share_seen)
 
     def saw(self, request: Packet, reply: Packet) -> None:
         """Take in one answer at the moment it leaves a holder."""

@@ -13,7 +13,6 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from numpy.typing import NDArray
 
 from ridgeway.common.base.identity import Identity
-from ridgeway.common.masking import shares
 from ridgeway.common.masking.reference_session import (
     ROUND,
     Step,
@@ -36,9 +35,10 @@ def small_neighbourhoods(holders: int, threshold: int) -> Iterator[None]:
         for members in range(1, holders + 1)
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shares, "COMPLETE", 0)
+        patch.setattr("ridgeway.common.masking.shares.COMPLETE", 0)
         patch.setattr(
-            shares, "_TABLE", (*few, (1000, Neighbourhood(holders, threshold)))
+            "ridgeway.common.masking.shares._TABLE",
+            (*few, (1000, Neighbourhood(holders, threshold))),
         )
         yield
 

@@ -47,12 +47,11 @@ FILES = [
     f"{folder}/{name}.py" for folder, names in FOLDERS.items() for name in names.split()
 ]
 TESTS = (
-    *(
-        "tests/client/round",
-        "tests/client/test_ready.py",
-        "tests/client/test_evidence.py",
-    ),
-    *("tests/common/masking", "tests/vectors/test_masking.py"),
+    "tests/client/round",
+    "tests/client/test_ready.py",
+    "tests/client/test_evidence.py",
+    "tests/common/masking",
+    "tests/vectors/test_masking.py",
     *(f"tests/laws/test_{name}_laws.py" for name in ("messages", "masking", "privacy")),
     *(
         f"tests/coordinator/round/test_{name}.py"
@@ -67,7 +66,13 @@ CHECK = re.compile(r"(^|[._])check(_\w+)?$")
 JUDGES = ("overlap", "has_signed", "is_paid")
 """Functions that do not raise: whoever calls them refuses by what they return."""
 PYTEST = (
-    *(sys.executable, "-m", "pytest", "-q", "-x", "-m", "not slow"),
+    sys.executable,
+    "-m",
+    "pytest",
+    "-q",
+    "-x",
+    "-m",
+    "not slow",
     *"--hypothesis-profile=quick --hypothesis-seed=0 -p no:xdist -p no:cacheprovider".split(),
 )
 """All parameters of a test, since each may be for a check of its own, and few examples of a law."""
@@ -106,12 +111,12 @@ def find_checks(file: str, source: bytes) -> Iterator[Check]:
         for statement in node.body
     }
     for node in ast.walk(tree):
-        for found, instead in _removable(node, decided):
-            assert found.end_lineno is not None and found.end_col_offset is not None
-            start = starts[found.lineno - 1] + found.col_offset
-            end = starts[found.end_lineno - 1] + found.end_col_offset
+        for part, instead in _removable(node, decided):
+            assert part.end_lineno is not None and part.end_col_offset is not None
+            start = starts[part.lineno - 1] + part.col_offset
+            end = starts[part.end_lineno - 1] + part.end_col_offset
             yield Check(
-                file, found.lineno, start, end, source[start:end].decode(), instead
+                file, part.lineno, start, end, source[start:end].decode(), instead
             )
 
 
@@ -168,7 +173,7 @@ def seen(number: int, value: object) -> object:
 
 @cache
 def _note(number: int, test: str) -> None:
-    with Path(os.environ[SEEN]).open("a", encoding="utf-8") as file:
+    with Path(os.environ[SEEN]).open("a") as file:
         file.write(f"{number} {test}\n")
 
 
@@ -193,12 +198,12 @@ def tests_that_meet(checks: Sequence[Check], folder: Path) -> Mapping[Check, lis
     notes = folder / "seen.txt"
     notes.touch()
     done = subprocess.run(
-        [*PYTEST, *TESTS], cwd=folder, env={**os.environ, SEEN: str(notes)}, check=False
+        [*PYTEST, *TESTS], cwd=folder, env={**os.environ, SEEN: str(notes)}
     )
     if done.returncode != PASSED:
         sys.exit("the tests fail without any mutant; mend them first")
     met: dict[Check, list[str]] = defaultdict(list)
-    for line in dict.fromkeys(notes.read_text(encoding="utf-8").splitlines()):
+    for line in dict.fromkeys(notes.read_text().splitlines()):
         number, _, test = line.partition(" ")
         met[checks[int(number)]].append(test)
     rank = Counter(test for tests in met.values() for test in tests)
@@ -214,11 +219,7 @@ def is_noticed(check: Check, tests: Sequence[str], folder: Path) -> bool:
     path.write_bytes(changed(source, [(check, check.instead)]))
     try:
         done = subprocess.run(
-            [*PYTEST, *tests],
-            cwd=folder,
-            capture_output=True,
-            timeout=MAX_SECONDS,
-            check=False,
+            [*PYTEST, *tests], cwd=folder, capture_output=True, timeout=MAX_SECONDS
         )
     except subprocess.TimeoutExpired:
         return True

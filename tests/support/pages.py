@@ -10,7 +10,7 @@ from playwright.sync_api import Page
 from starlette.testclient import TestClient
 
 from ridgeway.common.base.files import sha256_of_file
-from tests.support.commands import Finished, Workshop
+from tests.support.commands import Workshop
 
 UNSAFE_OPTIONS = [
     (
@@ -32,37 +32,29 @@ def file_hashes(folder: Path) -> dict[str, str]:
     return {str(path.relative_to(folder)): sha256_of_file(path) for path in paths}
 
 
-def must_guard(
-    http: TestClient, key: str, addresses: Iterable[str], secret: str
-) -> None:
+def must_guard(http: TestClient, key: str, addresses: Iterable[str]) -> None:
     """Without a key there are the page's files and its health, and nothing of the folder; strange
     hosts get nothing.
     """
     for address in addresses:
         assert http.get(address).status_code == 401
-        assert (
-            http.get(address, headers={"authorization": f"Bearer {key}"}).status_code
-            == 200
-        )
+        headers = {"authorization": f"Bearer {key}"}
+        assert http.get(address, headers=headers).status_code == 200
         assert http.get(address, headers={"host": "evil.example"}).status_code == 403
     page = http.get("/")
     assert page.status_code == http.get("/health").status_code == 200
     assert (
         "default-src 'none'" in page.headers["content-security-policy"]
-        and secret not in page.text
+        and "medicine" not in page.text
     )
     assert http.get("/", headers={"origin": "https://evil.example"}).status_code == 403
 
 
-def page_command(side: str, folder: Path, *options: str) -> Finished:
-    """`ridgeway SIDE page FOLDER OPTIONS...`, which must refuse."""
-    done = Workshop(folder.parent).call(side, "page", folder, *options)
-    assert (
-        done.code == 2
-        and "Traceback" not in done.stderr
-        and done.stderr.count("\n") <= 2
-    )
-    return done
+def page_refusal(folder: Path, *options: str) -> str:
+    """Why `ridgeway coordinator page FOLDER OPTIONS...` refuses."""
+    done = Workshop(folder.parent).call("coordinator page", folder, *options)
+    assert done.stderr.count("\n") <= 2
+    return done.refusal
 
 
 def must_be_for_everybody(page: Page, width: int) -> None:

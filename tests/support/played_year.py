@@ -24,7 +24,6 @@ from ridgeway.common.protocol.invitation import (
     NOTICE_PATH,
     ROSTER_PATH,
 )
-from ridgeway.coordinator.cli import round_commands
 from ridgeway.coordinator.deploy import supervisor
 from ridgeway.coordinator.deploy.coordinator_folder import keep_installed
 from ridgeway.coordinator.deploy.fleet_proxy import keep_leaving
@@ -126,7 +125,7 @@ class PlayedYear(Year):
         self._open = ExitStack()
         self._joined: set[str] = set()
         patch = self._open.enter_context(pytest.MonkeyPatch.context())
-        patch.setattr(round_commands, "run_work", self._work)
+        patch.setattr("ridgeway.coordinator.cli.round_commands.run_work", self._work)
         return self
 
     def __exit__(self, *error: object) -> None:

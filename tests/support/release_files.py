@@ -18,17 +18,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = (
-    "ridgeway",
-    "common",
-    "client",
-    "coordinator",
-    "serving",
-    "simulations",
-    "tests",
-    "docs",
-    "examples",
-    "packages",
-)
+    "ridgeway common client coordinator serving simulations tests docs "
+    "examples packages"
+).split()
 FILES = tuple(path.name for path in ROOT.iterdir() if path.is_file())
 SOURCES = (*FOLDERS, *FILES, ".ci", ".github")
 EPOCH = 1_700_000_000
@@ -50,23 +42,14 @@ def copy_sources(folder: Path) -> None:
 
 def build(folder: Path, out: Path) -> tuple[Path, Path]:
     """The sdist of a folder of sources, and the wheel that is built from the sdist."""
-    command = [
-        sys.executable,
-        "-m",
-        "build",
-        "--no-isolation",
-        "--outdir",
-        str(out),
-        str(folder),
-    ]
+    words = "-m build --no-isolation --outdir".split()
     environment = {**os.environ, "SOURCE_DATE_EPOCH": str(EPOCH)}
     done = subprocess.run(
-        command,
+        [sys.executable, *words, out, folder],
         env=environment,
         umask=OPEN_UMASK,
         capture_output=True,
         text=True,
-        check=False,
     )
     if done.returncode:
         raise SystemExit(done.stdout + done.stderr)
@@ -83,7 +66,7 @@ def timeless(sdist: bytes) -> bytes:
         gzip.GzipFile(fileobj=packed, mode="wb", mtime=EPOCH, filename="") as stream,
         tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT) as new,
     ):
-        for member in sorted(old, key=lambda each: each.name):
+        for member in sorted(old, key=lambda entry: entry.name):
             content = old.extractfile(member)
             member.pax_headers = {}
             member.mtime = EPOCH
@@ -98,9 +81,9 @@ def main(out: Path) -> None:
     """Build twice, compare, and leave the files in `out`."""
     with tempfile.TemporaryDirectory() as name:
         built = []
-        for place in (Path(name, "one"), Path(name, "another", "place")):
-            copy_sources(place / "sources")
-            built.append(build(place / "sources", place / "dist"))
+        for folder in (Path(name, "one"), Path(name, "another", "place")):
+            copy_sources(folder / "sources")
+            built.append(build(folder / "sources", folder / "dist"))
         for first, second in zip(*built, strict=True):
             if first.read_bytes() != second.read_bytes():
                 raise SystemExit(f"two builds of {first.name} differ")

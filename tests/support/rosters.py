@@ -9,13 +9,13 @@ from ridgeway.client.round.members import load_roster, write_roster
 from ridgeway.common.protocol.invitation import RosterMember
 
 
-def pin(folder: Path, places: Iterable[RosterMember]) -> None:
+def pin(folder: Path, members: Iterable[RosterMember]) -> None:
     """Add members; one that is there already, under this key, is replaced."""
-    by_key = {place.key: place for place in (*load_roster(folder), *places)}
+    by_key = {member.key: member for member in (*load_roster(folder), *members)}
     write_roster(folder, by_key.values())
 
 
 def unpin(folder: Path, keys: Collection[str]) -> None:
     write_roster(
-        folder, [place for place in load_roster(folder) if place.key not in keys]
+        folder, [member for member in load_roster(folder) if member.key not in keys]
     )

@@ -13,11 +13,10 @@ from typing import Any, TypeVar
 
 import pytest
 
-from ridgeway.client.deploy.holder_folder import create_holder
+from ridgeway.client.deploy.holder_folder import agreed_policy, create_holder
 from ridgeway.client.ready import open_epoch
 from ridgeway.client.round.answers import answer
 from ridgeway.client.round.holder import CARD, PRIOR, Holder, HolderSettings
-from ridgeway.client.round.policy import Policy
 from ridgeway.common.base.errors import RoundFailed
 from ridgeway.common.base.settings import Sampling
 from ridgeway.common.privacy.public_prior import make_prior, prior_bytes, write_prior
@@ -52,6 +51,13 @@ DOMAINS = ("code", "law", "medicine")
 ONE_EACH = {name: name for name in DOMAINS}
 """A holder of each of three domains, by its name."""
 Kind = TypeVar("Kind")
+
+
+def edit(path: Path, old: str, new: str) -> None:
+    """Change words that stand in a file."""
+    text = path.read_text()
+    assert old in text, old
+    path.write_text(text.replace(old, new))
 
 
 def no_watch(event: Event) -> None:
@@ -99,10 +105,7 @@ class Parties:
 
     def change_settings(self, old: str, new: str) -> None:
         """Change the coordinator's settings, as the operator would with an editor."""
-        path = self.federation.folder / "coordinator.toml"
-        text = path.read_text()
-        assert old in text, old
-        path.write_text(text.replace(old, new))
+        edit(self.federation.folder / "coordinator.toml", old, new)
 
     @property
     def terms(self) -> Terms:
@@ -128,17 +131,9 @@ class Parties:
         corpus = write_jsonl(self.folder / "corpora" / f"{name}.jsonl", texts)
         self.homes[name] = self.folder / "holders" / name
         terms = federation.terms
-        agreed: dict[str, Any] = {
-            "sampling": terms.sampling,
-            "weightings": (federation.settings.weighting,),
-        }
-        agreed |= {"modes": (terms.mode,), "min_cohort": 3 if terms.uses_masks else 2}
+        policy = {"min_cohort": 3 if terms.uses_masks else 2, **policy}
         if terms.privacy:
-            agreed |= {
-                "privacy": terms.privacy.mode,
-                "max_round_epsilon": terms.privacy.epsilon,
-            }
-        agreed |= policy
+            policy = {"max_round_epsilon": terms.privacy.epsilon, **policy}
         settings = HolderSettings(
             domain=domain,
             corpus=(str(corpus),),
@@ -148,11 +143,7 @@ class Parties:
             spending=str(self.folder / "spending" / f"{name}.jsonl"),
             address="127.0.0.1:1",
             bundles=(NO_BUNDLE,),
-            policy=Policy(
-                coordinator=federation.identity.public,
-                encoders=(self.encoder.fingerprint,),
-                **agreed,
-            ),
+            policy=agreed_policy(terms, federation.identity.public, **policy),
         )
         papers = {PRIOR: prior_bytes(federation.prior)} if terms.privacy else {}
         create_holder(self.homes[name], settings, papers)
@@ -182,10 +173,7 @@ class Parties:
 
     def rewrite(self, name: str, old: str, new: str) -> None:
         """Change a holder's settings, as its owner would with an editor."""
-        path = self.homes[name] / "client.toml"
-        text = path.read_text()
-        assert old in text, old
-        path.write_text(text.replace(old, new))
+        edit(self.homes[name] / "client.toml", old, new)
 
     def change_corpus(self, name: str) -> None:
         """Let a holder have other texts than before, in another file, and open an epoch with
@@ -204,35 +192,27 @@ class Parties:
 
     def pin_all(self) -> None:
         """Let every holder pin every other, as if they had handed each other their cards."""
-        cards = {
-            name: read_signed_json(home / CARD, Card)
-            for name, home in self.homes.items()
-        }
-        places = [
-            RosterMember(name=name, domain=card.domain, key=card.key)
-            for name, card in cards.items()
-        ]
+        members = []
+        for name, home in self.homes.items():
+            card = read_signed_json(home / CARD, Card)
+            members.append(RosterMember(name=name, domain=card.domain, key=card.key))
         for home in self.homes.values():
-            pin(home, places)
+            pin(home, members)
 
     def copy(self, folder: Path, *without: str) -> Parties:
         """The same parties with the same keys and corpora in other folders; files of some names
         stay behind.
         """
-        for part in ("coordinator", "holders"):
-            leave = shutil.ignore_patterns(*without)
+        (self.folder / "spending").mkdir(exist_ok=True)
+        for part in ("coordinator", "holders", "spending"):
             shutil.copytree(
                 self.folder / part,
                 folder / part,
                 symlinks=True,
-                ignore=leave,
+                ignore=shutil.ignore_patterns(*without),
                 copy_function=shutil.copy,
             )
-        if (self.folder / "spending").exists():
-            shutil.copytree(self.folder / "spending", folder / "spending")
-        homes = {
-            name: folder / "holders" / home.name for name, home in self.homes.items()
-        }
+        homes = {name: folder / "holders" / name for name in self.homes}
         moved = Parties(folder, self.encoder, homes)
         for name in homes:
             moved.rewrite(

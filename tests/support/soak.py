@@ -121,8 +121,8 @@ class SoakReport:
         third = (ended - began) / 3 or 1.0
         peaks = [0, 0, 0]
         for when, held in self.memory:
-            place = min(2, int((when - began) / third))
-            peaks[place] = max(peaks[place], held)
+            index = min(2, int((when - began) / third))
+            peaks[index] = max(peaks[index], held)
         return peaks
 
 
@@ -139,14 +139,15 @@ class Soak:
         jobs: list[Callable[[], None]] = [
             *[self.ask_whole] * ASKING,
             *[self.ask_streams] * ASKING,
-            *(
-                self.leave,
-                self.send_halves,
-                self.send_much,
-                self.send_nonsense,
-                self.read_nothing,
-            ),
-            *(self.publish, self.kill, self.renew, self.measure),
+            self.leave,
+            self.send_halves,
+            self.send_much,
+            self.send_nonsense,
+            self.read_nothing,
+            self.publish,
+            self.kill,
+            self.renew,
+            self.measure,
         ]
         threads = [threading.Thread(target=self._guarded, args=(job,)) for job in jobs]
         for thread in threads:
@@ -156,15 +157,16 @@ class Soak:
         for thread in threads:
             thread.join(90)
             if thread.is_alive():
-                self.report.problems.append(f"{thread.name} has not ended")
+                self._problem(f"{thread.name} has not ended")
+
+    def _problem(self, words: str) -> None:
+        self.report.problems.append(words)
 
     def _guarded(self, job: Callable[[], None]) -> None:
         try:
             job()
         except Exception as error:
-            self.report.problems.append(
-                f"{job.__name__}: {type(error).__name__}: {error}"
-            )
+            self._problem(f"{job.__name__}: {type(error).__name__}: {error}")
             self.stopped.set()
 
     # Those who want an answer
@@ -193,7 +195,7 @@ class Soak:
             ] += 1
             is_told = domain == "law" and has_error and "[DONE]" not in answer.text
             if answer.status_code != 200 or not (is_whole or is_told):
-                self.report.problems.append(
+                self._problem(
                     f"stream of {domain}: {answer.status_code} {answer.text[-200:]}"
                 )
 
@@ -203,13 +205,13 @@ class Soak:
         """
         began = time.monotonic()
         try:
-            return httpx.post(self._chats, json=body, trust_env=False, timeout=60.0)
+            return self._post(json=body, timeout=60.0)
         except httpx.HTTPError as error:
             ended = time.monotonic()
             if any(began - 1.0 <= kill <= ended for kill in self.report.kills):
                 self.report.answers["lost with a worker"] += 1
             else:
-                self.report.problems.append(f"lost: {type(error).__name__} {error}")
+                self._problem(f"lost: {type(error).__name__} {error}")
         return None
 
     def _judge(
@@ -217,13 +219,10 @@ class Soak:
     ) -> None:
         self.report.answers[f"{kind} {answer.status_code}"] += 1
         if answer.status_code not in expected:
-            self.report.problems.append(
-                f"{kind}: {answer.status_code} {answer.text[:200]}"
-            )
+            self._problem(f"{kind}: {answer.status_code} {answer.text[:200]}")
 
-    @property
-    def _chats(self) -> str:
-        return f"{self.serving.url}{CHATS}"
+    def _post(self, **options: Any) -> httpx.Response:
+        return httpx.post(f"{self.serving.url}{CHATS}", trust_env=False, **options)
 
     # Those who do not
 
@@ -234,20 +233,20 @@ class Soak:
                 "auto", prompt_for("law", DOMAINS), stream=random.random() < 0.5
             )
             with contextlib.suppress(httpx.HTTPError):
-                httpx.post(self._chats, json=body, timeout=0.05, trust_env=False)
+                self._post(json=body, timeout=0.05)
 
     def send_halves(self) -> None:
         """Heads and bodies that do not end."""
         while not self.stopped.is_set():
             with contextlib.ExitStack() as stack:
                 for number in range(20):
-                    each = stack.enter_context(self._connection())
+                    connection = stack.enter_context(self._connection())
                     with contextlib.suppress(OSError):
-                        each.sendall(
+                        connection.sendall(
                             b"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\n"
                         )
                         if number % 2:
-                            each.sendall(
+                            connection.sendall(
                                 b"content-type: application/json\r\ncontent-length: 500000\r\n\r\n"
                                 + b"{" * 9000
                             )
@@ -274,16 +273,9 @@ class Soak:
                 return
             headers = {"content-type": "application/json"}
             with contextlib.suppress(httpx.HTTPError):
-                answer = httpx.post(
-                    self._chats,
-                    content=SECRET.encode() + body,
-                    headers=headers,
-                    trust_env=False,
-                )
+                answer = self._post(content=SECRET.encode() + body, headers=headers)
                 if not 400 <= answer.status_code < 500:
-                    self.report.problems.append(
-                        f"nonsense: {answer.status_code} {answer.text[:200]}"
-                    )
+                    self._problem(f"nonsense: {answer.status_code} {answer.text[:200]}")
 
     def read_nothing(self) -> None:
         """Streams that nobody takes."""
@@ -293,9 +285,9 @@ class Soak:
             b"application/json\r\n"
         )
         while not self.stopped.is_set():
-            with self._connection() as each:
+            with self._connection() as connection:
                 with contextlib.suppress(OSError):
-                    each.sendall(
+                    connection.sendall(
                         head + b"content-length: %d\r\n\r\n" % len(body) + body
                     )
                 self.stopped.wait(5.0)

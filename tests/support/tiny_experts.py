@@ -8,8 +8,6 @@ from typing import Any
 import torch
 import transformers
 
-from ridgeway.simulations.experiments.dataset import Dataset
-from tests.support.corpora_on_disk import ALPHABETS, sentences
 from tests.support.tiny import LETTERS, tiny_definition
 
 ROWS = len(LETTERS) + 2
@@ -33,14 +31,3 @@ def make_language_model(folder: Path) -> Path:
     library.LlamaForCausalLM(config).save_pretrained(folder)
     (folder / "tokenizer.json").write_bytes(tiny_definition())
     return folder
-
-
-def tiny_dataset() -> Dataset:
-    """Three domains in letters of their own."""
-    texts = {name: tuple(sentences(name, 46, 80)) for name in ALPHABETS}
-    return Dataset(
-        "tiny",
-        "letters",
-        {name: domain_texts[6:] for name, domain_texts in texts.items()},
-        {name: domain_texts[:6] for name, domain_texts in texts.items()},
-    )

@@ -27,7 +27,6 @@ import pytest
 from pydantic import ValidationError
 
 from ridgeway.client.ready import open_epoch
-from ridgeway.client.round import private_sums
 from ridgeway.client.round.answers import answer
 from ridgeway.client.round.holder import Holder
 from ridgeway.client.sums.corpus import is_held_out
@@ -44,6 +43,7 @@ from tests.support.masked_session import small_neighbourhoods
 from tests.support.simulated_federation import (
     Direct,
     Parties,
+    edit,
     found,
     found_private,
     no_watch,
@@ -288,7 +288,7 @@ class TwoWorlds(Direct):
         """What sort of answer a request gets, whatever numbers stand in it."""
         message = open_packet(self._both(packet, change)).message
         reason = "".join(
-            each for each in getattr(message, "reason", "") if not each.isdigit()
+            letter for letter in getattr(message, "reason", "") if not letter.isdigit()
         )
         return " ".join([message.kind, getattr(message, "code", ""), reason])
 
@@ -426,7 +426,6 @@ class Stage:
 def _move_in(home: Path, made: Parties, play: Play, scores: str = "") -> None:
     """Let a holder have a corpus, a record of spending, a budget and scores of its own."""
     corpus = made.folder / "corpora" / f"{WATCHED}.jsonl"
-    settings = (home / "client.toml").read_text()
     for old, new in {
         str(corpus): str(corpus_of(home)),
         str(home.parents[1] / "spending" / f"{WATCHED}.jsonl"): str(
@@ -436,9 +435,7 @@ def _move_in(home: Path, made: Parties, play: Play, scores: str = "") -> None:
         f"max_epsilon = {NO_LIMIT}": f"max_epsilon = {play.budget}",
         '# scores = "scores.jsonl"': scores,
     }.items():
-        assert old in settings, old
-        settings = settings.replace(old, new)
-    (home / "client.toml").write_text(settings)
+        edit(home / "client.toml", old, new)
 
 
 def _scores(home: Path) -> str:
@@ -461,7 +458,7 @@ def hold_still(patch: pytest.MonkeyPatch, dice: Dice) -> None:
     quiet.disabled = True
     patch.setattr(Holder, "log", quiet)
     patch.setattr(secrets, "token_bytes", dice.token_bytes)
-    patch.setattr(private_sums, "with_noise", dice.with_noise)
+    patch.setattr("ridgeway.client.round.private_sums.with_noise", dice.with_noise)
     patch.setattr(
         shutil, "disk_usage", lambda at: usage(at)._replace(free=FREE_BYTES[dice.world])
     )
@@ -483,8 +480,7 @@ def _settled(folder: Path, mode: str) -> Parties:
     if mode.startswith("masked"):
         policy["weightings"] = "equal", "tokens"
     texts = {name: own_texts(name, domain, 32) for name, domain in MEMBERS.items()}
-    populate(parties, MEMBERS, texts, **policy)
-    return parties
+    return populate(parties, MEMBERS, texts, **policy)
 
 
 # Corpora

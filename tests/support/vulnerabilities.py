@@ -17,20 +17,9 @@ FINDINGS = 1
 
 def main() -> int:
     """Audit what is installed beside this Python; the exit code of the check."""
-    command = [
-        sys.executable,
-        "-m",
-        "pip_audit",
-        "--local",
-        "--skip-editable",
-        "--format",
-        "json",
-    ]
+    words = "-m pip_audit --local --skip-editable --format json --progress-spinner off"
     done = subprocess.run(
-        [*command, "--progress-spinner", "off"],
-        capture_output=True,
-        text=True,
-        check=False,
+        [sys.executable, *words.split()], capture_output=True, text=True
     )
     code, sentence = judged(done.stdout, done.stderr)
     print(sentence)

@@ -16,8 +16,7 @@ from typing import Any, Literal, NamedTuple
 
 from ridgeway.common.base.errors import ProcessError
 from ridgeway.common.base.files import IMPORT_ROOT
-from ridgeway.common.base.operating_system import proc
-from ridgeway.simulations.bench.measuring import Row
+from ridgeway.simulations.bench.measuring import Row, resident_bytes
 
 # What the scripts of peers share. Knows nothing that their environments lack: no numpy, even.
 
@@ -33,20 +32,15 @@ def answer_request(work: Callable[[Any], Mapping[str, Any]]) -> None:
 
 def resident_mb() -> float:
     """The resident size of this process."""
-    status = proc("self", "status").read_text(encoding="utf-8").splitlines()
-    return sum(
-        int(line.split()[1]) / 1024 for line in status if line.startswith("VmRSS")
-    )
+    return resident_bytes("VmRSS") / (1 << 20)
 
 
-def chosen_one_by_one(
-    choose: Callable[[int], int], places: Sequence[int]
-) -> tuple[list[int], float]:
-    """What is chosen for each place, and the CPU milliseconds for one, all threads together."""
+def chosen_one_by_one(choose: Callable[[int], int], prompts: Sequence[int]) -> Answered:
+    """What is chosen for each prompt, and the CPU milliseconds for one, all threads together."""
     started = time.process_time()
-    chosen = [choose(index) for index in places]
+    choices = [choose(prompt) for prompt in prompts]
     spent = time.process_time() - started
-    return chosen, 1e3 * spent / len(chosen)
+    return {"choices": choices, "milliseconds": 1e3 * spent / len(choices)}
 
 
 ENVIRONMENTS_VARIABLE = "RIDGEWAY_PEERS"
@@ -121,21 +115,21 @@ class Contest(NamedTuple):
     @property
     def words(self) -> tuple[str, str]:
         """The better figure in bold; none, where both look alike in the digits that are shown."""
-        own, other = (f"{figure:,.3g} {self.unit}" for figure in self[:2])
-        if own == other:
-            return own, other
+        ours, theirs = (f"{figure:,.3g} {self.unit}" for figure in self[:2])
+        if ours == theirs:
+            return ours, theirs
         sign = 1 if self.better == "more" else -1
         ahead = sign * self.ours > sign * self.theirs
-        return (f"**{own}**", other) if ahead else (own, f"**{other}**")
+        return (f"**{ours}**", theirs) if ahead else (ours, f"**{theirs}**")
 
 
 def compared(what: str, peer: str, *contests: Contest) -> Row:
     """The ratio is that of the first figures."""
     pairs = [contest.words for contest in contests]
-    own, other = (", ".join(words) for words in zip(*pairs, strict=True))
+    ours, theirs = (", ".join(words) for words in zip(*pairs, strict=True))
     first = contests[0]
     ratio = first.ours / first.theirs if first.theirs else None
-    return Row(f"{what}, to {peer}", own, other, ratio)
+    return Row(f"{what}, to {peer}", ours, theirs, ratio)
 
 
 def rows_beside(

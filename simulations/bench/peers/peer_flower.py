@@ -90,8 +90,8 @@ class ModifiedClients:
         records: dict[str, Any] = dict(message.content.array_records)
         for name, record in message.content.config_records.items():
             records[name] = ConfigRecord(dict(record))
-        own = RecordDict(records)
-        arrived = Message(own, node, "train", group_id="1")
+        content = RecordDict(records)
+        arrived = Message(content, node, "train", group_id="1")
         reply = secaggplus_mod(arrived, self._contexts[node], self._fit)
         self.sent[node] += _size(reply)
         return Message(reply.content, reply_to=message)
@@ -105,13 +105,13 @@ class ModifiedClients:
 
 def _size(reply: Message) -> int:
     """Bytes, and eight for an integer."""
-    found = 0
+    size = 0
     for record in reply.content.config_records.values():
         for value in record.values():
             several = value if isinstance(value, Sequence) else [value]
             parts = [several] if isinstance(several, bytes | str) else several
-            found += sum(len(x) if isinstance(x, bytes | str) else 8 for x in parts)
-    return found
+            size += sum(len(x) if isinstance(x, bytes | str) else 8 for x in parts)
+    return size
 
 
 def masked_total(request: Any) -> Answered:

@@ -56,16 +56,12 @@ def chosen_models(request: Any) -> Answered:
     held = request["held"]
 
     def worth(size: int) -> float:
-        choices, _ = chosen_one_by_one(routers[size], held)
+        choices = chosen_one_by_one(routers[size], held)["choices"]
         return float(scores[held, choices].mean())
 
     best = max(routers, key=worth)
-    choices, milliseconds = chosen_one_by_one(routers[best], request["test"])
-    return {
-        "choices": choices,
-        "milliseconds": milliseconds,
-        "megabytes": resident_mb() - before,
-    }
+    answer = chosen_one_by_one(routers[best], request["test"])
+    return answer | {"megabytes": resident_mb() - before}
 
 
 def _router(rows: Any, scores: Any, train: list[int], size: int) -> Any:

@@ -17,7 +17,7 @@ def noisy_means(request: Any) -> Answered:
     """
     rows = np.load(request["vectors"])
     true = rows.mean(axis=0)
-    found = []
+    root_errors = []
     for epsilon in request["epsilons"]:
         mechanism = GaussianMechanism.construct_single_iteration(
             1.0, epsilon, request["delta"]
@@ -27,16 +27,16 @@ def noisy_means(request: Any) -> Answered:
             total = sum_of_clipped(mechanism, rows)
             noisy, _ = mechanism.add_noise(total, len(rows))
             errors.append(noisy["sum"] / len(rows) - true)
-        found.append(float(np.sqrt(np.mean(np.square(errors)))))
-    return {"errors": found}
+        root_errors.append(float(np.sqrt(np.mean(np.square(errors)))))
+    return {"errors": root_errors}
 
 
 def sum_of_clipped(mechanism: Any, rows: Any) -> Any:
     """One user a row, as pfl clips and adds users' statistics."""
     total = None
     for row in rows:
-        own = MappedVectorStatistics({"sum": row}, weight=1)
-        clipped, _ = mechanism.constrain_sensitivity(own)
+        statistics = MappedVectorStatistics({"sum": row}, weight=1)
+        clipped, _ = mechanism.constrain_sensitivity(statistics)
         total = clipped if total is None else total + clipped
     return total
 

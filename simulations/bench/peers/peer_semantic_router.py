@@ -47,27 +47,20 @@ def routed(request: Any) -> Answered:
     held = [labels[row] for row in request["held"]]
 
     def right(setting: tuple[int, str]) -> float:
-        found, _ = _choices(router, request["held"], setting)
-        return float(np.mean(np.equal(found, held)))
+        choices = _choices(router, request["held"], setting)["choices"]
+        return float(np.mean(np.equal(choices, held)))
 
     best = max(_SETTINGS, key=right)
-    choices, milliseconds = _choices(router, request["test"], best)
-    return {
-        "choices": choices,
-        "milliseconds": milliseconds,
-        "megabytes": megabytes,
-    }
+    return _choices(router, request["test"], best) | {"megabytes": megabytes}
 
 
-def _choices(
-    router: Any, places: list[int], setting: tuple[int, str]
-) -> tuple[list[int], float]:
+def _choices(router: Any, prompts: list[int], setting: tuple[int, str]) -> Answered:
     from semantic_router.routers.indexed import _AGG
 
     top, adding = setting
     router.top_k = top
     router.aggregate = _AGG[adding]
-    return chosen_one_by_one(lambda row: int(router(str(row)).name), places)
+    return chosen_one_by_one(lambda row: int(router(str(row)).name), prompts)
 
 
 if __name__ == "__main__":

@@ -93,13 +93,13 @@ class RoutingContest:
         request = self._vectors()
         encoder = self.encoder + SENTENCE
         reading = self._asked(_OWN, {"kind": "encoder", "encoder": encoder})
-        ways = {
+        contenders = {
             f"{name} on our sentence vectors": partial(
                 asked_peer, peer, request | more, self.work
             )
             for name, (peer, more) in _OVER_VECTORS.items()
         }
-        for name, ask in ways.items():
+        for name, ask in contenders.items():
             contests = partial(self._contests, ours, reading)
             yield from rows_beside(self._what, name, ask, contests)
         corpora.write(self.dataset.corpora, self.work / "texts")
@@ -156,14 +156,14 @@ class RoutingContest:
         accuracy = self._accuracy(theirs)
         milliseconds = theirs["milliseconds"] + reading["milliseconds"]
         megabytes = theirs["megabytes"] + reading["megabytes"]
-        found = {}
-        for words, own in ours.items():
-            right = self._accuracy(own)
-            time = own["milliseconds"]
-            found[f"{self._what}, {words}"] = [
+        contests = {}
+        for words, answer in ours.items():
+            right = self._accuracy(answer)
+            time = answer["milliseconds"]
+            contests[f"{self._what}, {words}"] = [
                 Contest(right, accuracy, "%", "more"),
                 Contest(time, milliseconds, "ms"),
-                Contest(own["megabytes"], megabytes, "MB"),
+                Contest(answer["megabytes"], megabytes, "MB"),
                 Contest(
                     right / (1e3 * time),
                     accuracy / (1e3 * milliseconds),
@@ -171,7 +171,7 @@ class RoutingContest:
                     "more",
                 ),
             ]
-        return found
+        return contests
 
     def _accuracy(self, answer: Answered) -> float:
         """Percent, the mean over domains."""

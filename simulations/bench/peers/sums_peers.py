@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from ridgeway.client.round.private_sums import laid_out, with_noise
 from ridgeway.common.base.identity import Identity
@@ -72,14 +71,14 @@ def _contests(what: str, ours: Answered, theirs: Answered) -> dict[str, list[Con
 
 
 def our_sum(vectors: Any, away: int) -> Answered:
-    members = [Identity(Ed25519PrivateKey.generate()) for _ in vectors]
-    in_order = sorted(range(len(members)), key=lambda place: members[place].public)
+    members = [Identity.generate() for _ in vectors]
+    in_order = sorted(range(len(members)), key=lambda member: members[member].public)
     dropped: dict[int, Step] = dict.fromkeys(
         range(len(members) - away + 1, len(members) + 1), "send"
     )
     started = time.process_time()
     run = masked_sum(
-        members, list(vectors), dropped, lambda purpose, place: secrets.token_bytes
+        members, list(vectors), dropped, lambda purpose, member: secrets.token_bytes
     )
     seconds = time.process_time() - started
     senders = in_order[: len(members) - away]
@@ -87,12 +86,12 @@ def our_sum(vectors: Any, away: int) -> Answered:
     return {"seconds": seconds, "bytes": _sent(run, 1), "error": float(error)}
 
 
-def _sent(run: Transcript, place: int) -> int:
+def _sent(run: Transcript, member: int) -> int:
     """What one member sends, without signatures around messages."""
-    dealt = sum(map(len, run.dealt[place].envelopes.values()))
-    revealed = sum(map(len, run.reveals[place].values()))
-    signed = len(run.confirmations[place]) // 2
-    return run.sealed[place].data.nbytes + dealt + revealed + signed
+    dealt = sum(map(len, run.dealt[member].envelopes.values()))
+    revealed = sum(map(len, run.reveals[member].values()))
+    signed = len(run.confirmations[member]) // 2
+    return run.sealed[member].data.nbytes + dealt + revealed + signed
 
 
 # Means under the same ε and δ: pfl's Gaussian mechanism, and the noise of our private rounds.
@@ -125,14 +124,14 @@ def private_mean_rows(work: Path) -> Iterator[Row]:
     }
 
     def contests(answer: Answered) -> dict[str, list[Contest]]:
-        found = {}
+        named = {}
         for epsilon, theirs in zip(_EPSILONS, answer["errors"], strict=True):
             for holders in _HOLDERS:
                 whose = "one holder" if holders == 1 else f"{holders} holders"
                 name = f"{what}, ε {epsilon:g}, δ {_DELTA:g}, {whose}"
                 ours = our_mean(rows, epsilon, holders)
-                found[name] = [Contest(ours, theirs, "off (RMS)")]
-        return found
+                named[name] = [Contest(ours, theirs, "off (RMS)")]
+        return named
 
     what = f"private mean of {_ROWS:,} rows"
     ask = partial(asked_peer, _PFL, request, work)
@@ -147,8 +146,8 @@ def our_mean(rows: Any, epsilon: float, holders: int) -> float:
         # towards zero, so that no row is longer than it may be
         whole = np.trunc(rows * VECTOR_LENGTH).astype(np.int64)
         total = np.zeros(rows.shape[1] + 1)
-        for own in np.array_split(whole, holders):
-            exact, scales = laid_out(bounded_sums("columns", own), privacy)
+        for part in np.array_split(whole, holders):
+            exact, scales = laid_out(bounded_sums("columns", part), privacy)
             total += with_noise(exact, scales)
         mean = total[:-1] / VECTOR_LENGTH / len(rows)
         errors.append(mean - rows.mean(axis=0))

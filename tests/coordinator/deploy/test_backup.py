@@ -26,7 +26,7 @@ from ridgeway.coordinator.deploy.coordinator_folder import (
 )
 from ridgeway.coordinator.round.ask import PeerAnswer
 from ridgeway.coordinator.round.federation import Federation
-from tests.support.deployment import files_of
+from tests.support.making import contents
 from tests.support.simulated_federation import (
     Direct,
     Parties,
@@ -96,7 +96,7 @@ def test_a_backup_of_every_moment_of_a_round_is_whole(
     again = Federation(tmp_path / "again")
     assert again.standing == federation.standing
     made = again.release_folder(1)
-    assert files_of(made) == files_of(federation.release_folder(1))
+    assert contents(made) == contents(federation.release_folder(1))
     assert made.with_name("latest").resolve() == made.resolve()
     assert again.identity.public == federation.identity.public
 

@@ -41,8 +41,8 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def expert(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with stand_in(tmp_path_factory.mktemp("expert")) as server:
+def expert(module_path: Path) -> Iterator[Server]:
+    with stand_in(module_path) as server:
         yield server
 
 

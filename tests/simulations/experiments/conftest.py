@@ -20,7 +20,7 @@ def _one_thread() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module", name="folder")
-def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def model_folder(module_path: Path) -> Path:
     from tests.support.tiny_experts import make_language_model
 
-    return make_language_model(tmp_path_factory.mktemp("model"))
+    return make_language_model(module_path)

@@ -24,8 +24,8 @@ from ridgeway.simulations.experiments import (
 )
 from ridgeway.simulations.experiments.scale_points import sealed_bytes
 from ridgeway.simulations.experiments.sentence_routers import minilm
-from tests.support.experiment_settings import tiny_plan, tiny_texts
-from tests.support.tiny_experts import tiny_dataset
+from tests.support.corpora_on_disk import sentences
+from tests.support.experiment_settings import tiny_dataset, tiny_plan
 from tests.support.tiny_models import make_model
 
 # Accuracy
@@ -113,7 +113,7 @@ def test_a_part_has_the_tables_of_the_paper(folder: Path, tmp_path: Path) -> Non
     good as its experts.
     """
     part = experts_part.run(
-        tiny_plan(tmp_path, tiny_dataset()), folder, ("bayes", "ir3de")
+        tiny_plan(tmp_path, tiny_dataset(tuple(GOOD))), folder, ("bayes", "ir3de")
     )
     perplexity, whole, begun, chosen = part.tables
     assert perplexity.column("model")[1:4] == (
@@ -172,7 +172,7 @@ def test_each_question_goes_to_the_model_that_is_good_at_its_category(
                 "scores": {model: int(model == good) for model in ("large", "small")},
             }
             for name, good in GOOD.items()
-            for text in tiny_texts(name, 50)[texts]
+            for text in sentences(name, 50)[texts]
         ]
         (folder / f"{side}.jsonl").write_text(
             "".join(json.dumps(line) + "\n" for line in lines)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import gguf
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
 from ridgeway.simulations.experiments.expert_training import from_gguf
 
@@ -27,15 +27,13 @@ SHAPES = {
 }
 
 
-def drawn(shape: tuple[int, ...], seed: int) -> np.ndarray[Any, np.dtype[np.float32]]:
+def drawn(shape: tuple[int, ...], seed: int) -> NDArray[np.float32]:
     return np.random.default_rng(seed).standard_normal(
         shape, dtype=np.float32
     ) / np.float32(8)
 
 
-def write_gguf(
-    path: Path, kind: str = "Q4_1"
-) -> dict[str, np.ndarray[Any, np.dtype[np.float32]]]:
+def write_gguf(path: Path, kind: str = "Q4_1") -> dict[str, NDArray[np.float32]]:
     """A small model's file, and the values that it means by its own names."""
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_embedding_length(WIDTH)

@@ -15,6 +15,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ridgeway.common.statistics import Integers
 from ridgeway.common.text.tokenizer import Ids, shared_tokenizer
 from ridgeway.simulations.experiments.expert_training import (
     BASE,
@@ -27,8 +28,9 @@ from ridgeway.simulations.experiments.expert_training import (
     training_rows,
 )
 from ridgeway.simulations.experiments.experts_part import hindsight, routed_perplexities
+from tests.support.experiment_settings import tiny_dataset
 from tests.support.tiny import tiny_definition
-from tests.support.tiny_experts import ROWS, tiny_dataset
+from tests.support.tiny_experts import ROWS
 
 RECIPE = replace(
     SHORT_RECIPE, tokens=640, length=32, batch=4, layers=0, rate=1e-2, longest=48
@@ -59,9 +61,7 @@ def test_documents_cost_what_the_definition_says(folder: Path) -> None:
     )
 
 
-def rows_of(
-    texts: tuple[str, ...], **changes: Any
-) -> np.ndarray[Any, np.dtype[np.int64]]:
+def rows_of(texts: tuple[str, ...], **changes: Any) -> Integers:
     return training_rows(
         shared_tokenizer(tiny_definition()), texts, END, replace(RECIPE, **changes), 1
     )
@@ -104,7 +104,7 @@ def test_experts_know_their_own_domain_best(folder: Path) -> None:
     """Trained on letters of its own, each finds its domain's test text likeliest; the mean of all
     weights does not.
     """
-    dataset = tiny_dataset()
+    dataset = tiny_dataset(DOMAINS)
     [found] = train_experts(
         dataset, [dataset.test], folder, replace(RECIPE, tokens=1280), "cpu", 1
     )
@@ -112,8 +112,8 @@ def test_experts_know_their_own_domain_best(folder: Path) -> None:
     for domain in dataset.domains:
         ranked = sorted(found.models, key=lambda model: found.perplexity(domain, model))
         assert ranked[0] == domain
-        assert found.costs[domain].shape == (6, 5)
-        assert found.tokens[domain].tolist() == [48] * 6
+        assert found.costs[domain].shape == (10, 5)
+        assert found.tokens[domain].tolist() == [48] * 10
 
 
 # Likelihoods

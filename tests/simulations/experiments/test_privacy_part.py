@@ -5,6 +5,7 @@ their bounds.
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -44,7 +45,7 @@ def test_a_seed_decides_the_noise(ground: PrivateGround, mode: PrivacyMode) -> N
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> ReportPart:
+def found(module_path: Path) -> ReportPart:
     """Of tokens alone: to read sentences would take minutes."""
     with pytest.MonkeyPatch.context() as patch:
         for name, value in {
@@ -52,9 +53,9 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> ReportPart:
             "OURS_WITH_SENTENCES": OURS,
             "EPSILONS": EPSILONS,
             "NOISE_DRAWS": 2,
+            "PLANTED_RUNS": 30,
         }.items():
             patch.setattr(privacy_part, name, value)
-        patch.setattr(privacy_part, "PLANTED_RUNS", 30)
         patch.setattr(
             "ridgeway.common.privacy.built_in_text.MAX_KIND_CHARACTERS", 20_000
         )
@@ -62,9 +63,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> ReportPart:
             tiny_dataset(train=120),
             replace(tiny_dataset(("law", "medicine")), name="two"),
         )
-        return privacy_part.run(
-            replace(tiny_plan(tmp_path_factory.mktemp("private")), datasets=two)
-        )
+        return privacy_part.run(replace(tiny_plan(module_path), datasets=two))
 
 
 def test_every_kind_of_round_has_its_row_beside_no_privacy(found: ReportPart) -> None:

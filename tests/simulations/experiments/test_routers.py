@@ -35,8 +35,8 @@ from tests.support.tiny_models import make_model
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_model(tmp_path_factory.mktemp("sentences") / "model")
+def model(module_path: Path) -> Path:
+    return make_model(module_path / "model")
 
 
 @pytest.fixture

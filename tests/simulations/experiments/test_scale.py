@@ -12,14 +12,14 @@ import typer
 import tests.support.flower_parts  # noqa: F401  (Flower, without the warnings of what it imports)
 from ridgeway.common.cli.terminal import run
 from ridgeway.common.text.encoder_files import save_encoder
-from ridgeway.simulations.experiments import scale, scale_points
+from ridgeway.simulations.experiments import scale
 from ridgeway.simulations.experiments.report import read_part
 from ridgeway.simulations.experiments.scale_points import MEASURES, features, holders
 from tests.support.tiny import tiny_encoder
 
 
-def command(*words: str) -> int:
-    return run(typer.main.get_command(scale.app), list(words))
+def command(words: str) -> int:
+    return run(typer.main.get_command(scale.app), words.split())
 
 
 @pytest.fixture
@@ -45,8 +45,8 @@ def test_only_missing_points_are_measured(asked: list[float], tmp_path: Path) ->
     """A second run adds to the file of the first; the slopes and the plot are those of all
     points.
     """
-    assert command("features", "--up-to", "256", "--out", str(tmp_path)) == 0
-    assert command("features", "--up-to", "1024", "--out", str(tmp_path)) == 0
+    assert command(f"features --up-to 256 --out {tmp_path}") == 0
+    assert command(f"features --up-to 1024 --out {tmp_path}") == 0
     assert asked == [64, 128, 256, 512, 1024]
     part = read_part(tmp_path / "scale-features.json")
     assert part is not None
@@ -58,18 +58,18 @@ def test_only_missing_points_are_measured(asked: list[float], tmp_path: Path) ->
 
 def test_plots_come_out_of_the_files_alone(asked: list[float], tmp_path: Path) -> None:
     """The same points give the same bytes."""
-    command("features", "--up-to", "128", "--out", str(tmp_path))
+    command(f"features --up-to 128 --out {tmp_path}")
     plot = tmp_path / "scale-features.svg"
     before = plot.read_bytes()
     plot.unlink()
-    assert command("--out", str(tmp_path)) == 0
+    assert command(f"--out {tmp_path}") == 0
     assert plot.read_bytes() == before
     assert len(asked) == 2
 
 
 def test_an_unknown_axis_is_refused(tmp_path: Path) -> None:
     """Before anything is measured."""
-    assert command("weather", "--out", str(tmp_path)) == 2
+    assert command(f"weather --out {tmp_path}") == 2
     assert list(tmp_path.iterdir()) == []
 
 
@@ -90,19 +90,17 @@ def test_all_that_one_holder_does_in_a_masked_round_is_measured(
 ) -> None:
     """Every exchange, and what it sends is more than its vector."""
     save_encoder(tiny_encoder(), tmp_path / "encoder")
-    monkeypatch.setattr(scale_points, "_ENCODER", f"dir:{tmp_path / 'encoder'}")
+    monkeypatch.setattr(
+        "ridgeway.simulations.experiments.scale_points._ENCODER",
+        f"dir:{tmp_path / 'encoder'}",
+    )
     found = holders("masked")(4, tmp_path)
     steps = [
         json.loads(line)["step"]
         for line in (tmp_path / "own-work.jsonl").read_text().splitlines()
     ]
-    assert list(dict.fromkeys(steps)) == [
-        "announce",
-        "share",
-        "seal",
-        "confirm_sum",
-        "open_sum",
-        "evaluate",
-        "deliver",
-    ]
+    assert (
+        list(dict.fromkeys(steps))
+        == "announce share seal confirm_sum open_sum evaluate deliver".split()
+    )
     assert (found["a holder sends, MB"] or 0) > 2e-3
