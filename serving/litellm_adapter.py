@@ -56,7 +56,7 @@ class RidgewayHook(CustomLogger):
         """LiteLLM calls it with each request before a model group is looked up."""
         if data.get("model") != self._model:
             return data
-        told: dict[str, str] = {}
+        facts: dict[str, str] = {}
         try:
             turn = await asyncio.to_thread(
                 self._conversations.route,
@@ -70,22 +70,22 @@ class RidgewayHook(CustomLogger):
         else:
             expert = turn.domain or self._fallback
             reason = "sticky" if turn.stayed else turn.decision.reason or "best"
-            told["confidence"] = f"{turn.decision.confidence:.4f}"
-            told["domain"] = turn.decision.best
+            facts["confidence"] = f"{turn.decision.confidence:.4f}"
+            facts["domain"] = turn.decision.best
         if expert not in _model_groups():
             expert = self._fallback
             reason = "missing"
         data["model"] = expert
-        told |= {"expert": expert, "reason": reason}
-        data.setdefault("metadata", {})[_TOLD] = told
+        facts |= {"expert": expert, "reason": reason}
+        data.setdefault("metadata", {})[_TOLD] = facts
         return data
 
     async def async_post_call_response_headers_hook(
         self, data: dict[str, Any], *arguments: Any, **more: Any
     ) -> dict[str, str]:
         """What the answer's headers say."""
-        told = (data.get("metadata") or {}).get(_TOLD) or {}
-        return {f"x-ridgeway-{name}": value for name, value in told.items()}
+        facts = (data.get("metadata") or {}).get(_TOLD) or {}
+        return {f"x-ridgeway-{name}": value for name, value in facts.items()}
 
 
 def _messages(data: Mapping[str, Any]) -> Any:

@@ -421,9 +421,9 @@ def _says_usage_alone(line: bytes) -> bool:
         return False
 
 
-def _usage_in(told: dict[str, Any], before: TokenUsage) -> TokenUsage | None:
+def _usage_in(event: dict[str, Any], before: TokenUsage) -> TokenUsage | None:
     """Of an answer or an event, as it is, or of the message or response that an event holds."""
-    for holder in (told, told.get("message"), told.get("response")):
+    for holder in (event, event.get("message"), event.get("response")):
         usage = holder.get("usage") if isinstance(holder, dict) else None
         if isinstance(usage, dict):
             prompt = _number(usage, "prompt_tokens", "input_tokens", before.prompt)

@@ -97,8 +97,10 @@ def _check_header(name: str) -> str:
 
 
 def _check_fields(fields: dict[str, JsonValue]) -> dict[str, JsonValue]:
-    if own := sorted(REQUEST_FIELDS & set(fields)):
-        raise ValueError(f"the field {own[0]} is the client's, or the gateway sets it")
+    if taken := sorted(REQUEST_FIELDS & set(fields)):
+        raise ValueError(
+            f"the field {taken[0]} is the client's, or the gateway sets it"
+        )
     return fields
 
 

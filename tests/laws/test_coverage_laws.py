@@ -52,16 +52,16 @@ def plainly(given_: Outcomes, threshold: float) -> tuple[float, float, int]:
     )
 
 
-@given(found=outcomes(), threshold=st.just(0.0) | st.floats(0, 1))
-def test_a_point_is_what_counting_gives(found: Outcomes, threshold: float) -> None:
+@given(measured=outcomes(), threshold=st.just(0.0) | st.floats(0, 1))
+def test_a_point_is_what_counting_gives(measured: Outcomes, threshold: float) -> None:
     """Coverage, accuracy and texts are those of the definition, and the accuracy lies where it may
     truly lie.
 
     Without a threshold everything is answered.
     """
-    assert at(found, 0.0).coverage == 1.0
-    point = at(found, threshold)
-    coverage, accuracy, texts = plainly(found, threshold)
+    assert at(measured, 0.0).coverage == 1.0
+    point = at(measured, threshold)
+    coverage, accuracy, texts = plainly(measured, threshold)
     assert point.coverage == pytest.approx(coverage)
     assert point.texts == texts
     if point.accuracy is None:
@@ -71,16 +71,17 @@ def test_a_point_is_what_counting_gives(found: Outcomes, threshold: float) -> No
         assert point.low - 1e-9 <= point.accuracy <= point.high + 1e-9
 
 
-@given(found=outcomes(), wish=st.sampled_from((0.01, 0.5, 0.75, 0.9, 0.99, 1.0)))
+@given(measured=outcomes(), wish=st.sampled_from((0.01, 0.5, 0.75, 0.9, 0.99, 1.0)))
 def test_the_proposal_is_the_smallest_threshold_that_reaches_the_wish(
-    found: Outcomes, wish: float
+    measured: Outcomes, wish: float
 ) -> None:
     """Trying every threshold that could matter finds none that answers more texts and is as
     right.
     """
-    chosen = proposal(found, wish, LEAST)
+    chosen = proposal(measured, wish, LEAST)
     tried = [
-        plainly(found, threshold) for threshold in (0.0, *found.confidence.tolist())
+        plainly(measured, threshold)
+        for threshold in (0.0, *measured.confidence.tolist())
     ]
     good = [
         texts
@@ -107,8 +108,8 @@ def test_every_domain_weighs_the_same(sizes: list[int], data: st.DataObject) -> 
         np.array(data.draw(st.lists(st.booleans(), min_size=size, max_size=size)))
         for size in sizes
     ]
-    found = equal_domains([(np.ones(len(right)), right) for right in rights])
-    assert at(found, 0.0).accuracy == pytest.approx(
+    measured = equal_domains([(np.ones(len(right)), right) for right in rights])
+    assert at(measured, 0.0).accuracy == pytest.approx(
         np.mean([right.mean() for right in rights])
     )
 
@@ -125,12 +126,12 @@ def test_more_texts_make_a_share_more_certain(share: float, count: float) -> Non
 
 def test_a_threshold_can_be_typed() -> None:
     """It is the shortest decimal that answers just the texts that it should."""
-    found = Outcomes(
+    measured = Outcomes(
         np.array([0.9912345, 0.99, 0.7123, 0.6]),
         np.array([True, True, True, False]),
         np.ones(4),
     )
-    chosen = proposal(found, 1.0, LEAST)
+    chosen = proposal(measured, 1.0, LEAST)
     assert chosen is not None
     assert (chosen.threshold, chosen.texts) == (0.7, 3)
 

@@ -54,30 +54,30 @@ def test_the_sums_of_two_sets_of_scores_are_those_of_their_union(
     assert (one.counts + two.counts == both.counts).all()
 
 
-def plain_estimate(found: QualityTable) -> NDArray[np.float64]:
+def plain_estimate(scored: QualityTable) -> NDArray[np.float64]:
     """The same by a dense least-squares fit over every single score, straight from the words of
     `expected`.
     """
     rows, targets = [], []
-    level = found.sums.sum() / SCORE_UNIT / found.counts.sum()
-    domains, experts = found.counts.shape
-    for place, count in np.ndenumerate(found.counts):
+    level = scored.sums.sum() / SCORE_UNIT / scored.counts.sum()
+    domains, experts = scored.counts.shape
+    for cell, count in np.ndenumerate(scored.counts):
         if count:
             row = np.zeros(domains + experts)
-            row[place[0]] = row[domains + place[1]] = np.sqrt(count)
+            row[cell[0]] = row[domains + cell[1]] = np.sqrt(count)
             rows.append(row)
             targets.append(
-                np.sqrt(count) * (found.sums[place] / SCORE_UNIT / count - level)
+                np.sqrt(count) * (scored.sums[cell] / SCORE_UNIT / count - level)
             )
     rows += [
-        np.sqrt(PRIOR_SCORES) * np.eye(domains + experts)[domains + place]
-        for place in range(experts)
+        np.sqrt(PRIOR_SCORES) * np.eye(domains + experts)[domains + expert]
+        for expert in range(experts)
     ]
     targets += [0.0] * experts
     fitted = np.linalg.lstsq(np.array(rows), np.array(targets), rcond=None)[0]
     prior = level + fitted[:domains, None] + fitted[domains:]
-    counts = found.counts
-    mixed: NDArray[np.float64] = (found.sums / SCORE_UNIT + PRIOR_SCORES * prior) / (
+    counts = scored.counts
+    mixed: NDArray[np.float64] = (scored.sums / SCORE_UNIT + PRIOR_SCORES * prior) / (
         counts + PRIOR_SCORES
     )
     return mixed.clip(0, 1)
@@ -88,8 +88,8 @@ def test_estimates_are_those_of_the_definition(given: list[DomainScore]) -> None
     """Levels of domains and leads of experts by least squares, then the mean of scores and
     PRIOR_SCORES of these.
     """
-    found = quality_of([*given, DomainScore("art", "large", 0.5)], DOMAINS, EXPERTS)
-    assert np.abs(found.expected - plain_estimate(found)).max() < 1e-9
+    scored = quality_of([*given, DomainScore("art", "large", 0.5)], DOMAINS, EXPERTS)
+    assert np.abs(scored.expected - plain_estimate(scored)).max() < 1e-9
 
 
 def test_an_expert_of_easy_domains_is_not_taken_for_a_good_one() -> None:
@@ -97,8 +97,8 @@ def test_an_expert_of_easy_domains_is_not_taken_for_a_good_one() -> None:
     was not.
     """
     sums, counts = [[80, 60], [0, 95], [70, 50]], [[100, 100], [0, 100], [100, 100]]
-    found = table(sums, counts)
-    assert found.expected[1, 0] > found.expected[1, 1] > 0.9
+    scored = table(sums, counts)
+    assert scored.expected[1, 0] > scored.expected[1, 1] > 0.9
 
 
 def test_no_scores_give_these_tables() -> None:

@@ -21,11 +21,9 @@ counts = st.integers(0, 2000)
 
 def is_worse(lost: int, won: int, documents: int, others: int = 0) -> bool:
     """Whether a domain is called worse, among others in which nothing has changed."""
-    still = [DomainChange(f"other-{place}", 0, 0, 100) for place in range(others)]
-    return [
-        each.domain
-        for each in worse([DomainChange("law", lost, won, documents), *still])
-    ] == ["law"]
+    still = [DomainChange(f"other-{number}", 0, 0, 100) for number in range(others)]
+    changes = [DomainChange("law", lost, won, documents), *still]
+    return [change.domain for change in worse(changes)] == ["law"]
 
 
 @given(differing=st.integers(0, 200), more=counts, others=st.integers(0, 30))

@@ -39,7 +39,7 @@ def test_a_short_file_is_enough(tmp_path: Path, router: Router) -> None:
     assert (law.base_url, law.model) == ("http://127.0.0.1:9001/v1", "law-7b")
     assert (law.quality, law.cost, law.max_concurrent) == (1.0, 0.0, 256)
     assert (law.connect_timeout, law.timeout, law.silence) == (3.0, 120.0, 30.0)
-    assert law.max_tokens is file.experts.fallback is None
+    assert law.max_tokens is None and file.experts.fallback is None
 
 
 @pytest.mark.parametrize(
