@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 import ridgeway
+from tests.support.mutants import FILES
 
 ROOT = Path(__file__).resolve().parents[1]
 THREATS = ROOT / "docs" / "reference" / "threat-model.md"
@@ -125,3 +126,8 @@ def test_continuous_integration_runs_what_the_project_runs() -> None:
         <= {target for words in asked for target in words.split()}
         <= targets
     )
+
+
+def test_every_file_whose_checks_are_removed_is_there() -> None:
+    """A holder's file that is moved takes its line in tests/support/mutants.py along."""
+    assert [file for file in FILES if not (ROOT / file).is_file()] == []

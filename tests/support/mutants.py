@@ -37,7 +37,7 @@ FOLDERS = {
     "client": "ready",
     "client/round": (
         "answers masked_answers policy spending epochs private_sums "
-        "session_store holder roster"
+        "session_store holder members"
     ),
     "common/privacy": "noise",
     "common/masking": "agreement member shares",
