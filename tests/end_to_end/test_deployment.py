@@ -683,8 +683,8 @@ def masked(
     )
     town.kill(DYING)
     for name in ("code", "law"):
-        sealed = partial(town.sent, name, "sealed_sums")
-        town.wait_for(f"{name} has sealed", lambda: sealed() == 1)  # noqa: B023
+        sealed = partial(town.noted, "sealed", name)
+        town.wait_for(f"what {name} has sealed is there", sealed)
     os.kill(town.answering("law")[0], signal.SIGKILL)
     town.wait_for("the total is opened", lambda: bool(town.ledger("totalled")))
     os.kill(town.process("flower-superlink"), signal.SIGKILL)
