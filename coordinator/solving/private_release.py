@@ -187,7 +187,7 @@ def privacy_facts(privacy: Privacy) -> dict[str, Any]:
         ),
         "calibration": (
             "a temperature computed from the published numbers by a formula that was"
-            " fitted on other public text; `ridgeway coordinator calibrate` fits it"
-            " to public text of the domains"
+            " fitted on other public text; `ridgeway evaluate --propose --sign`"
+            " fits it to public text of the domains"
         ),
     }
