@@ -23,7 +23,7 @@ from ridgeway.client.round.holder import (
     HolderFiles,
     account_of,
 )
-from ridgeway.client.round.members import known_handovers, load_roster
+from ridgeway.client.round.policy import known_handovers, load_roster
 from ridgeway.client.round.spending import SPENT, Account
 from ridgeway.common.base.errors import (
     FormatError,

@@ -31,6 +31,7 @@ from ridgeway.coordinator.deploy.authority import (
 from ridgeway.coordinator.deploy.coordinator_folder import chosen_bundle, kept_bundles
 from ridgeway.coordinator.deploy.superlink import SuperLinkClient
 from ridgeway.coordinator.history import (
+    OLDER_COPY,
     ROUND_KINDS,
     LastRound,
     Outcome,
@@ -39,7 +40,6 @@ from ridgeway.coordinator.history import (
     RoundRecord,
     round_progress,
 )
-from ridgeway.coordinator.narrator import OLDER_COPY
 from ridgeway.coordinator.round.federation import Federation
 from ridgeway.coordinator.round.ledger import Standing
 from ridgeway.coordinator.round.masked_round import too_few_on_roster

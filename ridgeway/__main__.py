@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 class CommandEntry(NamedTuple):
     """A command or a group of commands.
 
-    module: where it is; a group is called `app` there, a command like here. user: who uses it.
+    module: where it is; it is called like here there, or `app`. user: who uses it.
     extra: the packages of all that it can do, where a plain install is not enough. summary: what
     the list of commands says of it.
     """
@@ -64,13 +64,13 @@ COMMANDS = {
         "Predict the accuracy of a private round.",
     ),
     "prior": CommandEntry(
-        "client.cli.prior_commands",
+        "client.cli.corpus_commands",
         OPERATOR,
         "client",
         "The public prior of private rounds.",
     ),
     "experts": CommandEntry(
-        "coordinator.cli.expert_commands",
+        "coordinator.cli.solve_commands",
         OPERATOR,
         "coordinator",
         "Quality of each expert in each domain.",
@@ -180,7 +180,7 @@ def command(loaded: Iterable[str] = COMMANDS) -> Any:
         run: Any = lambda: None  # noqa: E731
         if name in loaded:
             module = import_module(f"ridgeway.{entry.module}")
-            run = getattr(module, "app", None) or getattr(module, name)
+            run = getattr(module, name, None) or module.app
         if isinstance(run, typer.Typer):
             app.add_typer(run, name=name, help=entry.summary, rich_help_panel=panel)
             continue

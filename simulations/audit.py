@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer as Backend
 
-from ridgeway.client.round.private_sums import as_statistics, laid_out, with_noise
+from ridgeway.client.round.epochs import as_statistics, laid_out, with_noise
 from ridgeway.client.sums.accumulate import accumulators, gram_of_counts, only_counts
 from ridgeway.client.sums.corpus import Counters
 from ridgeway.client.sums.prepare import (

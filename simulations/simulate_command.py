@@ -14,7 +14,7 @@ from ridgeway.common.base.settings import DEFAULT, ENCODERS, PRIVATE_ENCODER
 from ridgeway.common.cli.route_commands import evaluation_lines
 from ridgeway.common.cli.terminal import CountingBar, Json, count, option, show, step
 from ridgeway.common.privacy.accountant import check_privacy, delta_warning
-from ridgeway.coordinator.narrator import MAX_HOLDERS_BY_NAME, Narrator
+from ridgeway.coordinator.history import MAX_HOLDERS_BY_NAME, Narrator
 from ridgeway.coordinator.round.federation import PrivacySettings
 from ridgeway.coordinator.round.progress import Event, Watch
 from ridgeway.simulations.simulate import DropoutsChosen, EpochOpened, FederationSettled

@@ -15,7 +15,7 @@ from typing import Any
 from ridgeway.client.deploy.holder_folder import agreed_policy, create_holder
 from ridgeway.client.ready import SMALLEST_CORPUS, open_epoch
 from ridgeway.client.round.holder import CARD, PRIOR, Holder, HolderSettings
-from ridgeway.client.round.members import ROSTER, write_roster
+from ridgeway.client.round.policy import ROSTER, write_roster
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.files import without_syncing, write_whole
 from ridgeway.common.base.operating_system import cores, process_context

@@ -28,7 +28,7 @@ from ridgeway.client.deploy.notices import (
     unapproved,
 )
 from ridgeway.client.round.holder import Holder
-from ridgeway.client.round.members import RosterChange, check_members, write_roster
+from ridgeway.client.round.policy import RosterChange, check_members, write_roster
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.cli.terminal import Json, TextTable, argument, count, option, show
 from ridgeway.common.deploy.bundle import (

@@ -1,8 +1,10 @@
-"""ridgeway client …: what a domain holder runs."""
+"""ridgeway client …: what a domain holder runs; ridgeway prior …: the public prior of private
+rounds.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -20,11 +22,12 @@ from ridgeway.client.cli.holder_commands import (
     watched,
 )
 from ridgeway.client.cli.record_commands import export, page, statement, status, verify
-from ridgeway.client.sums.corpus import find_sources
+from ridgeway.client.sums.corpus import Counters, Position, documents, find_sources
 from ridgeway.client.sums.corpus_places import is_url
 from ridgeway.client.sums.part_store import part_numbers
 from ridgeway.client.sums.prepare import (
     Engine,
+    Interrupted,
     PrepareJob,
     PrepareReport,
     sum_part,
@@ -38,6 +41,7 @@ from ridgeway.common.base.operating_system import cores
 from ridgeway.common.base.settings import (
     DEFAULT,
     ENCODERS,
+    PRIVATE_ENCODER,
     SAMPLING,
     changed_sampling,
     preset,
@@ -52,11 +56,14 @@ from ridgeway.common.cli.terminal import (
     command_group,
     count,
     option,
+    progress_bar,
     show,
     size,
     step,
+    stop_on_signal,
     with_sampling_options,
 )
+from ridgeway.common.privacy.public_prior import built_in_prior, make_prior, write_prior
 from ridgeway.common.statistics import load_prepared, save_prepared
 from ridgeway.common.text.encoder_files import find_encoder
 from ridgeway.common.text.table_encoder import TableEncoder, usual_sampling
@@ -375,3 +382,76 @@ for panel, commands in _PANELS.items():
     for command in commands:
         name = command.__name__.replace("_", "-")
         app.command(name, rich_help_panel=panel)(command)
+
+
+# ridgeway prior …: the public prior of rounds with differential privacy, made of text that anybody
+# may read.
+
+
+prior = command_group()
+
+
+@prior.command()
+def make(
+    folders: Annotated[
+        list[Path] | None,
+        argument("Public text (default: text on this machine).", "FOLDER..."),
+    ] = None,
+    out: Annotated[Path, option("The file to write.")] = Path("prior.safetensors"),
+    encoder: Annotated[str, option(ENCODERS)] = PRIVATE_ENCODER,
+    text_field: Fields = "text",
+    json: Json = False,
+) -> None:
+    """Learn from public text where documents lie and how they vary, so that a round needs less
+    noise.
+
+    Name text that is public for everybody: it is not protected. The nearer it is to the domains'
+    text, the better the router; it need not be near. Without a folder the text is Python's own and
+    that of installed packages.
+    """
+    check_output(out)
+    loaded = find_encoder(encoder)
+    if folders:
+        prior = make_prior(loaded, _groups(folders, text_field))
+    else:
+        step("reads", "built-in text")
+        prior = built_in_prior(loaded)
+    write_prior(prior, out)
+    facts = {
+        "file": str(out),
+        "fingerprint": prior.fingerprint,
+        "encoder": prior.encoder,
+        "width": prior.width,
+    }
+    wrote = "wrote", str(out), prior.fingerprint[:12], f"encoder {loaded.name}"
+    show(facts, wrote, json=json)
+
+
+def _groups(folders: Sequence[Path], text_field: str) -> list[list[str]]:
+    """The texts of each file; the prior takes files of a few texts together."""
+    sources, skipped = find_sources(folders)
+    if not sources:
+        raise InputError(
+            f"{', '.join(map(str, folders))} has no text that Ridgeway reads; give "
+            "other files or folders"
+        )
+    groups = dict[Path, list[str]]()
+    total = sum(source.bytes for source in sources)
+    done = 0
+    with stop_on_signal() as stopped, progress_bar("reads") as progress:
+        for source in sources:
+            if stopped():
+                raise Interrupted("interrupted; nothing was written")
+            texts = groups.setdefault(source.path, [])
+            texts.extend(
+                documents(source, field_names(text_field), Counters(), Position())
+            )
+            done += source.bytes
+            progress(done, total)
+    step(
+        "read",
+        count(len(groups), "file"),
+        count(sum(map(len, groups.values())), "text"),
+        f"{skipped:,} skipped",
+    )
+    return list(groups.values())

@@ -26,8 +26,7 @@ from ridgeway.client.deploy.notices import (
 from ridgeway.client.deploy.supernode import NodeSettings, run
 from ridgeway.client.ready import ReadyReport, open_epoch, sum_corpus_part
 from ridgeway.client.round.holder import CARD, CLIENT_TOML, PRIOR, Holder
-from ridgeway.client.round.members import check_coordinator
-from ridgeway.client.round.policy import check_terms
+from ridgeway.client.round.policy import check_coordinator, check_terms
 from ridgeway.client.round.spending import epsilon_words, finite
 from ridgeway.client.sums.part_store import part_numbers
 from ridgeway.client.sums.prepare import Interrupted, Watch

@@ -19,7 +19,7 @@ from ridgeway.client.deploy.holder_folder import has_left
 from ridgeway.client.deploy.notices import tell_unapproved, unapproved
 from ridgeway.client.evidence import HolderRecord, SentItem
 from ridgeway.client.round.holder import Holder
-from ridgeway.client.round.members import FORKED_KEY, HANDED_OVER, load_roster
+from ridgeway.client.round.policy import FORKED_KEY, HANDED_OVER, load_roster
 from ridgeway.client.round.spending import epsilon_words
 from ridgeway.client.statement import as_html, as_text
 from ridgeway.client.statement import statement as state

@@ -22,8 +22,7 @@ from ridgeway.client.round.holder import (
     Holder,
     HolderSettings,
 )
-from ridgeway.client.round.members import ROSTER
-from ridgeway.client.round.policy import Policy
+from ridgeway.client.round.policy import ROSTER, Policy
 from ridgeway.client.round.spending import RESTORED, SPENT, UNPACKED, Expense
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.files import check_new_folder, whole_folder, write_whole

@@ -29,7 +29,7 @@ from pydantic import ValidationError
 
 from ridgeway.client.deploy.holder_folder import LEFT
 from ridgeway.client.round.holder import REFUSED_BUNDLE, Holder
-from ridgeway.client.round.members import (
+from ridgeway.client.round.policy import (
     FORKED_KEY,
     HANDED_OVER,
     RosterChange,

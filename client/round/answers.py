@@ -16,8 +16,13 @@ from ridgeway.client.round import masked_answers
 from ridgeway.client.round.epochs import Epoch, SignedTotal
 from ridgeway.client.round.holder import Holder
 from ridgeway.client.round.masked_answers import Answer
-from ridgeway.client.round.members import check_coordinator, check_members
-from ridgeway.client.round.policy import check_cohort, check_roster, check_terms
+from ridgeway.client.round.policy import (
+    check_cohort,
+    check_coordinator,
+    check_members,
+    check_roster,
+    check_terms,
+)
 from ridgeway.client.round.scoring import Scorer, Weights, router_table
 from ridgeway.common.base import errors
 from ridgeway.common.base.errors import Refused, RidgewayError

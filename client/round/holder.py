@@ -25,13 +25,17 @@ from ridgeway.client.round.epochs import (
     OPENED_EPOCH,
     Epoch,
     EpochStore,
+    NoisyOutputs,
     SignedTotal,
     SignedTotals,
     sums_id,
 )
-from ridgeway.client.round.members import known_handovers, load_roster, take_handovers
-from ridgeway.client.round.policy import Policy
-from ridgeway.client.round.private_sums import NoisyOutputs
+from ridgeway.client.round.policy import (
+    Policy,
+    known_handovers,
+    load_roster,
+    take_handovers,
+)
 from ridgeway.client.round.scoring import told_scores
 from ridgeway.client.round.session_store import SessionFile
 from ridgeway.client.round.spending import Account, Expense, Output, shared_file

@@ -14,8 +14,11 @@ from numpy.typing import NDArray
 
 from ridgeway.client.round.epochs import Epoch, SignedTotal
 from ridgeway.client.round.holder import Holder
-from ridgeway.client.round.members import check_members
-from ridgeway.client.round.policy import check_cohort, check_members_of_sum
+from ridgeway.client.round.policy import (
+    check_cohort,
+    check_members,
+    check_members_of_sum,
+)
 from ridgeway.client.round.session_store import ERASED, Agreed, Answered, SessionState
 from ridgeway.common.base.errors import MaskingError, Refused
 from ridgeway.common.base.files import sha256

@@ -11,10 +11,13 @@ Knows the folder they share:
     link.json                      where it listens and which bundles it runs, for other commands
     orders/                        the runs that a command asked for and that have not begun
     flwr-home/ logs/               what Flower keeps, what each process said
+
+And who joins and leaves while they run.
 """
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import functools
 import hashlib
@@ -45,6 +48,7 @@ from ridgeway.common.deploy.bundle import forget_apps
 from ridgeway.common.deploy.flower_patches import SERVER_APP, control_messages
 from ridgeway.common.deploy.processes import Child, Log
 from ridgeway.coordinator.deploy.coordinator_folder import kept_bundles
+from ridgeway.coordinator.deploy.fleet_proxy import SECOND_LOG_IN, key_name
 from ridgeway.coordinator.round.federation import NODES, Federation
 
 # What the operator's commands ask of a running SuperLink: who is registered, submit a run, how is
@@ -392,3 +396,79 @@ def _listens(host: str, port: int) -> bool:
             return True
     except OSError:
         return False
+
+
+# Who joins and leaves a running coordinator, and who logs in with the key of a holder that is
+# connected already: told in words as it happens.
+
+
+PRESENCE_INTERVAL_S = 5.0
+_SECOND = re.compile(SECOND_LOG_IN.replace("%s", r"(\S+)"))
+
+
+class PresenceLog:
+    """Law: each join and each leaving is logged once, and a second log-in once an address while the
+    holder is connected.
+    """
+
+    def __init__(self, federation: Federation, log: Log) -> None:
+        self._federation = federation
+        self._log = log
+        self._look = 0.0
+        self._online: set[str] = set()
+        self._reported: set[tuple[str, str]] = set()
+        self._gate = federation.link / "logs" / "gate.log"
+        self._position = _size(self._gate)
+
+    def tick(self, client: SuperLinkClient) -> None:
+        """Called again and again while the SuperLink runs."""
+        if time.monotonic() < self._look:
+            return
+        self._look = time.monotonic() + PRESENCE_INTERVAL_S
+        try:
+            online = {node.name for node in client.nodes() if node.online}
+        except LinkError:  # it is started again just now
+            return
+        for name in sorted(online - self._online):
+            self._log(f"{name} has joined")
+        for name in sorted(self._online - online):
+            self._log(f"{name} has left")
+        self._online = online
+        self._reported = {
+            (name, address) for name, address in self._reported if name in online
+        }
+        self._tell_log_ins()
+
+    def _tell_log_ins(self) -> None:
+        holders = self._federation.standing.roster.values()
+        names = {
+            # as the key stands in the head of a SuperNode's requests
+            key_name(base64.b64encode(pem_key(holder.node))): holder.name
+            for holder in holders
+        }
+        for key, address in _SECOND.findall(self._new_lines()):
+            name = names.get(key)
+            if name not in self._online or (name, address) in self._reported:
+                continue
+            self._reported.add((name, address))
+            self._log(
+                f"a client at {address} tried to log in with the key of {name}, which"
+                " is connected, so the key was copied: its owner must run `ridgeway"
+                " client renew DIR`"
+            )
+
+    def _new_lines(self) -> str:
+        size = _size(self._gate)
+        if size < self._position:  # it was put aside
+            self._position = 0
+        if size == self._position:
+            return ""
+        with self._gate.open("rb") as file:
+            file.seek(self._position)
+            whole, end, _ = file.read(1 << 20).rpartition(b"\n")
+        self._position += len(whole + end)
+        return whole.decode(errors="replace")
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0

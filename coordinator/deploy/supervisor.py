@@ -49,8 +49,7 @@ from ridgeway.coordinator.deploy.coordinator_folder import (
     kept_bundles,
 )
 from ridgeway.coordinator.deploy.fleet_proxy import LEAVING
-from ridgeway.coordinator.deploy.presence import PresenceLog
-from ridgeway.coordinator.deploy.superlink import SuperLinkClient, run
+from ridgeway.coordinator.deploy.superlink import PresenceLog, SuperLinkClient, run
 from ridgeway.coordinator.round.ask import RunOrder, give_order
 from ridgeway.coordinator.round.federation import PRIOR, Federation
 from ridgeway.coordinator.round.progress import OperatorNote, OtherBundle, Watch, follow

@@ -30,7 +30,7 @@ from ridgeway.coordinator.round.clear_round import add_contributions
 from ridgeway.coordinator.round.federation import Federation
 from ridgeway.coordinator.round.ledger import ROLLED_BACK, Contribution, LedgerRelease
 from ridgeway.coordinator.round.round import solve_total
-from ridgeway.coordinator.solving.publish import RouterChoices, compose, sign
+from ridgeway.coordinator.solving.solve import RouterChoices, compose, sign
 
 MADE_ANEW = ("format", "version", "step", "files", "signature")
 

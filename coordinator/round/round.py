@@ -67,22 +67,26 @@ from ridgeway.coordinator.round.ledger import (
 )
 from ridgeway.coordinator.round.masked_round import MaskedGathering
 from ridgeway.coordinator.round.progress import OTHER_RELEASE, Watch
-from ridgeway.coordinator.solving.calibration import Fitted, fit, temperatures
-from ridgeway.coordinator.solving.private_release import (
+from ridgeway.coordinator.solving.calibration import (
+    Fitted,
     NoisyAccuracy,
     confidence_under_noise,
+    fit,
     likeliest_counts,
     noisy_accuracy,
     privacy_facts,
+    temperatures,
 )
-from ridgeway.coordinator.solving.publish import (
+from ridgeway.coordinator.solving.solve import (
     DomainChange,
     RouterChoices,
+    Solution,
+    Total,
     compose,
     sign,
+    solve_router,
     worse,
 )
-from ridgeway.coordinator.solving.solve import Solution, Total, solve_router
 
 _POLL_S = 0.5
 GREETING_TIMEOUT_S = 60.0

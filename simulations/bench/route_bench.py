@@ -20,7 +20,7 @@ from ridgeway.common.base.operating_system import cores
 from ridgeway.common.base.settings import DEFAULT
 from ridgeway.common.routing.router import Router
 from ridgeway.common.text.table_encoder import TableEncoder
-from ridgeway.coordinator.solving.publish import RouterChoices, draft, sign
+from ridgeway.coordinator.solving.solve import RouterChoices, draft, sign
 from ridgeway.simulations.audit import text_batches
 from ridgeway.simulations.bench.bench_inputs import BenchText, bench_text
 from ridgeway.simulations.bench.measuring import (

@@ -19,7 +19,7 @@ from statistics import mean
 
 import numpy as np
 
-from ridgeway.client.round.private_sums import as_statistics, laid_out, with_noise
+from ridgeway.client.round.epochs import as_statistics, laid_out, with_noise
 from ridgeway.client.sums.corpus import is_held_out
 from ridgeway.common.base.errors import CorpusError
 from ridgeway.common.base.operating_system import cores

@@ -41,7 +41,7 @@ from ridgeway.common.text.model_files import imported
 from ridgeway.common.text.sentence_encoder import SENTENCE
 from ridgeway.common.text.table_encoder import WORDS, TableEncoder, bare_name
 from ridgeway.common.text.tokenizer import Ids, Tokenizer
-from ridgeway.coordinator.solving.publish import RouterChoices, draft
+from ridgeway.coordinator.solving.solve import RouterChoices, draft
 from ridgeway.simulations import corpora
 from ridgeway.simulations.bench.measuring import seconds_in_turns
 from ridgeway.simulations.experiments.dataset import (

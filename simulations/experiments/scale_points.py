@@ -40,8 +40,7 @@ from ridgeway.common.text.encoder_files import find_encoder
 from ridgeway.common.text.sentence_encoder import SENTENCE
 from ridgeway.common.text.table_encoder import WORDS
 from ridgeway.coordinator.round.progress import Event, ReleaseDelivered
-from ridgeway.coordinator.solving.publish import draft, sign
-from ridgeway.coordinator.solving.solve import solve
+from ridgeway.coordinator.solving.solve import draft, sign, solve
 from ridgeway.simulations.bench.bench_inputs import (
     BenchText,
     bench_text,

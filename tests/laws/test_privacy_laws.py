@@ -47,7 +47,7 @@ from ridgeway.common.privacy.noise import (
 from ridgeway.common.privacy.public_prior import Integers, PublicPrior, Whitening
 from ridgeway.common.protocol.cohort import MAX_HOLDERS
 from ridgeway.common.statistics import SUM_BOUND
-from ridgeway.coordinator.solving.private_release import (
+from ridgeway.coordinator.solving.calibration import (
     likeliest_counts,
     noisy_accuracy,
 )

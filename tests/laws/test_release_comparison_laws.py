@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binom
 
-from ridgeway.coordinator.solving.publish import (
+from ridgeway.coordinator.solving.solve import (
     LEAST_LOSS,
     SIGNIFICANCE,
     DomainChange,

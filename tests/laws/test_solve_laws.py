@@ -28,8 +28,15 @@ from ridgeway.common.routing.token_table import normalised_columns
 from ridgeway.common.statistics import Integers, Prepared, Statistics, single_domain
 from ridgeway.common.text.table_encoder import TableEncoder
 from ridgeway.coordinator.solving.calibration import temperatures
-from ridgeway.coordinator.solving.publish import Draft, RouterChoices, draft, sign
-from ridgeway.coordinator.solving.solve import _Matrix, add_up, solve
+from ridgeway.coordinator.solving.solve import (
+    Draft,
+    RouterChoices,
+    _Matrix,
+    add_up,
+    draft,
+    sign,
+    solve,
+)
 from tests.support.making import (
     contents,
     fixed_identity,

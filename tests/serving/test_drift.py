@@ -10,7 +10,7 @@ import pytest
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.routing.decision import _OUT_OF_SCOPE, Decision
 from ridgeway.common.text.table_encoder import TableEncoder
-from ridgeway.coordinator.solving.publish import draft, sign
+from ridgeway.coordinator.solving.solve import draft, sign
 from ridgeway.serving import current_release as drift_module
 from ridgeway.serving.current_release import (
     MAX_RECENT_PROMPTS,

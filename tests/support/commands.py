@@ -26,7 +26,7 @@ from ridgeway.common.base.files import sha256_of_file
 from ridgeway.common.base.identity import create_identity
 from ridgeway.common.statistics import save_prepared
 from ridgeway.common.text.encoder_files import save_encoder
-from ridgeway.coordinator.solving.publish import draft, sign
+from ridgeway.coordinator.solving.solve import draft, sign
 from tests.support.corpora_on_disk import (
     ALPHABETS,
     job,

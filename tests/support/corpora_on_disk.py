@@ -19,7 +19,7 @@ from ridgeway.common.routing.router import Router
 from ridgeway.common.statistics import Integers, to_bytes
 from ridgeway.common.text.table_encoder import TableEncoder
 from ridgeway.common.text.tokenizer import Ids, Tokenizer
-from ridgeway.coordinator.solving.publish import RouterChoices, draft, sign
+from ridgeway.coordinator.solving.solve import RouterChoices, draft, sign
 from tests.support.tiny import tiny_encoder
 
 ALPHABETS = {"code": "0123456789., ", "law": "abcdefgh \n", "medicine": "nopqrstuv ,"}

@@ -28,10 +28,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
-from ridgeway.client.ready import SMALLEST_CORPUS
+from ridgeway.client.ready import SMALLEST_CORPUS, held_out_sample
 from ridgeway.client.round.answers import _note, answer
 from ridgeway.client.round.holder import Holder
-from ridgeway.client.sums.document_sums import held_out_sample
 from ridgeway.client.sums.prepare import PrepareJob, prepare
 from ridgeway.common.base.identity import Identity
 from ridgeway.common.base.journal import Journal
@@ -166,7 +165,7 @@ STEPS = (
     "round.federation.Federation.point_to_latest",
     "round.ledger.Ledger.erase_outdated",
     "round.ledger.write_whole",
-    "solving.publish.save_release",
+    "solving.solve.save_release",
 )
 """What the coordinator writes with, beside its journal."""
 

@@ -37,8 +37,7 @@ from ridgeway.common.routing.token_table import TokenTable
 from ridgeway.common.statistics import Integers, Prepared, Statistics
 from ridgeway.common.text.table_encoder import TableEncoder
 from ridgeway.common.text.tokenizer import Tokenizer
-from ridgeway.coordinator.solving.publish import RouterChoices
-from ridgeway.coordinator.solving.solve import solve_router
+from ridgeway.coordinator.solving.solve import RouterChoices, solve_router
 from tests.support.tiny import LETTERS
 
 USUAL_CHOICES = RouterChoices.of_preset(DEFAULT)

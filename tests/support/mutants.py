@@ -36,8 +36,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = {
     "client": "ready",
     "client/round": (
-        "answers masked_answers policy spending epochs private_sums "
-        "session_store holder members"
+        "answers masked_answers policy spending epochs session_store holder"
     ),
     "common/privacy": "noise",
     "common/masking": "agreement member shares",

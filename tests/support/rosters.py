@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
-from ridgeway.client.round.members import load_roster, write_roster
+from ridgeway.client.round.policy import load_roster, write_roster
 from ridgeway.common.protocol.invitation import RosterMember
 
 

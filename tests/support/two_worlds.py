@@ -458,7 +458,7 @@ def hold_still(patch: pytest.MonkeyPatch, dice: Dice) -> None:
     quiet.disabled = True
     patch.setattr(Holder, "log", quiet)
     patch.setattr(secrets, "token_bytes", dice.token_bytes)
-    patch.setattr("ridgeway.client.round.private_sums.with_noise", dice.with_noise)
+    patch.setattr("ridgeway.client.round.epochs.with_noise", dice.with_noise)
     patch.setattr(
         shutil, "disk_usage", lambda at: usage(at)._replace(free=FREE_BYTES[dice.world])
     )

@@ -25,7 +25,7 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from ridgeway.client.round.private_sums import with_noise
+from ridgeway.client.round.epochs import with_noise
 from ridgeway.common.privacy.noise import PrivacyMode
 from ridgeway.common.protocol.packet import Packet
 from ridgeway.coordinator.round.federation import PrivacySettings

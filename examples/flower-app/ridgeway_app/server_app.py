@@ -17,7 +17,7 @@ from ridgeway.common.base.settings import DEFAULT, PRIVATE_ENCODER
 from ridgeway.common.masking.agreement import SMALLEST_COHORT
 from ridgeway.common.privacy.accountant import check_privacy
 from ridgeway.coordinator.cli.federation_commands import open_federation
-from ridgeway.coordinator.narrator import tell_event
+from ridgeway.coordinator.history import tell_event
 from ridgeway.coordinator.round.federation import Federation, PrivacySettings
 from ridgeway.coordinator.round.round import run_round
 from ridgeway.coordinator.server_app import GridTransport

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ridgeway.client.round.private_sums import laid_out, with_noise
+from ridgeway.client.round.epochs import laid_out, with_noise
 from ridgeway.common.base.identity import Identity
 from ridgeway.common.masking.reference_session import Step, Transcript, masked_sum
 from ridgeway.common.privacy.accountant import Privacy

@@ -40,7 +40,7 @@ import pytest
 
 from ridgeway.client.deploy.holder_folder import create_holder
 from ridgeway.client.ready import open_epoch
-from ridgeway.client.round import private_sums
+from ridgeway.client.round import epochs
 from ridgeway.client.round.answers import answer
 from ridgeway.client.round.holder import PRIOR, Holder
 from ridgeway.common.base.errors import InputError
@@ -161,14 +161,14 @@ def test_no_noise_is_drawn_anew_under_the_same_masks(tmp_path: Path) -> None:
 def both_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two answers that draw noise meet there, if they can."""
     meeting = threading.Barrier(2)
-    plain = private_sums.with_noise
+    plain = epochs.with_noise
 
     def drawn_together(*given: Any) -> Integers:
         with contextlib.suppress(threading.BrokenBarrierError):
             meeting.wait(0.5)
         return plain(*given)
 
-    monkeypatch.setattr(private_sums, "with_noise", drawn_together)
+    monkeypatch.setattr(epochs, "with_noise", drawn_together)
 
 
 def at_once(*asked: tuple[Path, Packet]) -> list[Any]:

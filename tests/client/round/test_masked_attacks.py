@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ridgeway.client.round.members import ROSTER
+from ridgeway.client.round.policy import ROSTER
 from ridgeway.common.masking.agreement import Advert, public_half
 from ridgeway.common.masking.member import advertise, new_secrets
 from ridgeway.common.protocol.cohort import Cohort, Terms, form_cohort

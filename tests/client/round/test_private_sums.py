@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ridgeway.client.round import answers, private_sums
+from ridgeway.client.round import answers, epochs
 from ridgeway.client.round.answers import answer
+from ridgeway.client.round.epochs import NoisyOutputs
 from ridgeway.client.round.holder import PRIOR, Holder
-from ridgeway.client.round.private_sums import NoisyOutputs
 from ridgeway.client.round.spending import Account
 from ridgeway.common.base.errors import BoundExceeded
 from ridgeway.common.privacy import noise
@@ -266,7 +266,7 @@ def test_fewer_members_each_draw_more(
         drawn.append(sigma)
         return np.zeros(count, np.int64)
 
-    monkeypatch.setattr(private_sums, "discrete_gaussian", noted)
+    monkeypatch.setattr(epochs, "discrete_gaussian", noted)
     privacy = full.terms.privacy
     assert privacy is not None
     for members in (3, 9):

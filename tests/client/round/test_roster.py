@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from ridgeway.client.deploy.holder_folder import renew_identity
 from ridgeway.client.deploy.notices import Gate, tell_unconfirmed
 from ridgeway.client.round.answers import answer
-from ridgeway.client.round.members import (
+from ridgeway.client.round.policy import (
     ROSTER,
     load_roster,
     roster_change,

@@ -39,7 +39,7 @@ from ridgeway.common.routing.word_table import WordTable, compile_words, most_gr
 from ridgeway.common.text import table_encoder
 from ridgeway.common.text.table_encoder import TableEncoder, with_words
 from ridgeway.common.text.word_sketch import Spelling, WordSketch
-from ridgeway.coordinator.solving.publish import draft, sign
+from ridgeway.coordinator.solving.solve import draft, sign
 from tests.common.text.test_word_sketch import counted_by_hand
 from tests.support.making import (
     USUAL_CHOICES,

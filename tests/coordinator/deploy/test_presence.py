@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 
 from ridgeway.common.base.errors import LinkDown
-from ridgeway.coordinator.deploy import presence
+from ridgeway.coordinator.deploy import superlink
 from ridgeway.coordinator.deploy.fleet_proxy import SECOND_LOG_IN, key_name
-from ridgeway.coordinator.deploy.presence import PresenceLog
-from ridgeway.coordinator.deploy.superlink import Node, pem_key
+from ridgeway.coordinator.deploy.superlink import Node, PresenceLog, pem_key
 from tests.support.simulated_federation import Parties, found, populate
 
 NAMES = ("code", "law")
@@ -36,7 +35,7 @@ class Link:
 
 @pytest.fixture
 def parties(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Parties:
-    monkeypatch.setattr(presence, "PRESENCE_INTERVAL_S", 0.0)
+    monkeypatch.setattr(superlink, "PRESENCE_INTERVAL_S", 0.0)
     made = populate(found(tmp_path), dict(zip(NAMES, NAMES, strict=True)))
     (made.federation.link / "logs").mkdir(parents=True)
     return made

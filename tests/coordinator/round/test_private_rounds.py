@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ridgeway.client import ready
 from ridgeway.client.ready import open_epoch
 from ridgeway.client.round.holder import Holder
 from ridgeway.client.round.spending import Expense
-from ridgeway.client.sums import document_sums
 from ridgeway.client.sums.corpus import is_held_out
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.settings import WordFeatures
@@ -35,8 +35,8 @@ from ridgeway.coordinator.round.progress import (
     RouterWorse,
     Watch,
 )
-from ridgeway.coordinator.solving.private_release import NoisyAccuracy
-from ridgeway.coordinator.solving.publish import compose
+from ridgeway.coordinator.solving.calibration import NoisyAccuracy
+from ridgeway.coordinator.solving.solve import compose
 from tests.support.commands import Workshop
 from tests.support.faults import epoch_of, make_haste
 from tests.support.hostile import FEATURES, MEMBERS, Hostile
@@ -558,7 +558,7 @@ def test_no_document_pushes_another_out_of_those_that_are_counted(
     out count.
     """
     make_haste(monkeypatch, once=False)
-    monkeypatch.setattr(document_sums, "MAX_HELD_OUT_DOCUMENTS", 1)
+    monkeypatch.setattr(ready, "MAX_HELD_OUT_DOCUMENTS", 1)
     parties = settled(tmp_path, "columns")
     parties.rewrite("law-1", "holdout = 0.25", "holdout = 0.75")
     holder = parties.ready("law-1")

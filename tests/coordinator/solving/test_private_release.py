@@ -14,7 +14,7 @@ from ridgeway.common.privacy.noisy_solve import product_variance, solve_private
 from ridgeway.common.privacy.public_prior import PublicPrior
 from ridgeway.common.protocol.cohort import Terms
 from ridgeway.common.statistics import Statistics, single_domain
-from ridgeway.coordinator.solving.private_release import (
+from ridgeway.coordinator.solving.calibration import (
     NoisyAccuracy,
     confidence_under_noise,
     noisy_accuracy,

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from ridgeway.coordinator.solving.publish import DomainChange, worse
+from ridgeway.coordinator.solving.solve import DomainChange, worse
 
 
 def change(lost: int, won: int, documents: int = 1000) -> DomainChange:

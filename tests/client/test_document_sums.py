@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ridgeway.client.ready import sum_documents
 from ridgeway.client.sums import prepare
-from ridgeway.client.sums.document_sums import sum_documents
 from ridgeway.client.sums.prepare import PrepareJob
 from ridgeway.common.base.settings import DEFAULT
 from ridgeway.common.privacy.document_vectors import document_vectors

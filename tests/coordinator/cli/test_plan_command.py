@@ -15,7 +15,7 @@ from ridgeway.common.base.settings import DEFAULT
 from ridgeway.common.privacy.noise import PrivacyMode
 from ridgeway.common.privacy.public_prior import built_in_prior
 from ridgeway.common.text.table_encoder import TableEncoder
-from ridgeway.coordinator.accuracy_plan import (
+from ridgeway.coordinator.cli.plan_command import (
     FIT_ERROR,
     SENTENCES_FIT,
     TOKENS_FIT,
