@@ -33,8 +33,13 @@ from ridgeway.common.base.errors import (
 )
 from ridgeway.common.base.identity import HandOvers
 from ridgeway.common.base.journal import JournalEntry
-from ridgeway.common.protocol.cohort import Terms
-from ridgeway.common.protocol.invitation import INVITE, Card, Invite, read_signed_json
+from ridgeway.common.protocol.cohort import (
+    INVITE,
+    Card,
+    Invite,
+    Terms,
+    read_signed_json,
+)
 from ridgeway.common.routing.release import load_release
 
 OpenedState = Literal["", "clear", "noisy", "no", "perhaps", "yes"]

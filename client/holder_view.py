@@ -19,7 +19,7 @@ from ridgeway.client.round.spending import finite
 from ridgeway.common.base.files import stamp_if_there, without_folder
 from ridgeway.common.base.records import MODE_SENTENCES
 from ridgeway.common.deploy.bundle import installed_sha256, listed_files, source_files
-from ridgeway.common.protocol.invitation import INVITE
+from ridgeway.common.protocol.cohort import INVITE
 from ridgeway.common.web.request_context import RequestMetrics
 from ridgeway.common.web.site import PageParts
 

@@ -46,12 +46,12 @@ from ridgeway.common.base.files import field_names
 from ridgeway.common.base.machine import chosen, one_blas_thread, serial_tokenizers
 from ridgeway.common.base.operating_system import cores
 from ridgeway.common.base.settings import MAX_HELD_OUT_DOCUMENTS
-from ridgeway.common.privacy.document_vectors import document_vectors
 from ridgeway.common.privacy.noise import (
     DocumentSums,
     PrivacyMode,
     bounded_sums,
     check_documents,
+    document_vectors,
     empty_sums,
 )
 from ridgeway.common.privacy.public_prior import PublicPrior, check_private_encoder

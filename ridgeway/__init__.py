@@ -19,8 +19,12 @@ if TYPE_CHECKING:
     from ridgeway.common.routing.conversations import Conversations, ConversationTurn
     from ridgeway.common.routing.decision import Decision
     from ridgeway.common.routing.expert_choice import ExpertChoice, ExpertChooser
-    from ridgeway.common.routing.explanation import Explanation, WordWeight
-    from ridgeway.common.routing.router import FollowedRouter, Router
+    from ridgeway.common.routing.router import (
+        Explanation,
+        FollowedRouter,
+        Router,
+        WordWeight,
+    )
 
 __version__ = "0.2.0"
 
@@ -50,9 +54,9 @@ _HOMES = {
     "Turn": "routing.conversation",
     "weighted_turns": "routing.conversation",
     "Decision": "routing.decision",
-    "Explanation": "routing.explanation",
+    "Explanation": "routing.router",
     "Router": "routing.router",
-    "WordWeight": "routing.explanation",
+    "WordWeight": "routing.router",
 }
 """Where each name lives in ridgeway.common; it is imported when it is first used."""
 

@@ -95,7 +95,7 @@ COMMANDS = {
         " and a page that shows why.",
     ),
     "keys": CommandEntry(
-        "common.cli.key_commands",
+        "common.cli.web_commands",
         APPLICATION,
         "serve",
         "The API keys of `ridgeway serve`: a file of names and hashes.",

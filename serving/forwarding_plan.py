@@ -23,15 +23,15 @@ from ridgeway.common.routing.quality import QualityTable
 from ridgeway.common.routing.router import Router
 from ridgeway.common.web.http_errors import Problem
 from ridgeway.common.web.request_context import current_request
+from ridgeway.serving.expert_client import (
+    ExpertRequest,
+    expert_request,
+)
 from ridgeway.serving.expert_link import (
     Endpoint,
     ExpertLink,
     FailedExpert,
     in_a_header,
-)
-from ridgeway.serving.expert_request import (
-    ExpertRequest,
-    expert_request,
 )
 from ridgeway.serving.recent_notes import (
     Assignment,

@@ -32,8 +32,10 @@ from ridgeway.common.web.http_errors import (
 from ridgeway.common.web.request_context import current_request, let_go
 from ridgeway.serving.expert_client import (
     ExpertClient,
+    ExpertRequest,
     WholeAnswer,
     check_health,
+    expert_request,
 )
 from ridgeway.serving.expert_link import (
     JSON,
@@ -41,10 +43,6 @@ from ridgeway.serving.expert_link import (
     ExpertFailure,
     ExpertLink,
     api_of,
-)
-from ridgeway.serving.expert_request import (
-    ExpertRequest,
-    expert_request,
 )
 from ridgeway.serving.forwarding_plan import (
     ConnectedExperts,
@@ -69,17 +67,18 @@ from ridgeway.serving.request_bodies import (
     described,
     read_gateway_body,
 )
-from ridgeway.serving.routing_api import Handler, json_answer
-from ridgeway.serving.routing_service import RoutingService
-from ridgeway.serving.schemas import (
+from ridgeway.serving.routing_api import (
     ERRORS,
     EXPERT_ANSWER,
     EXPERT_ERRORS,
     ExpertWorths,
+    Handler,
     ModelCard,
     ModelList,
     as_anthropics,
+    json_answer,
 )
+from ridgeway.serving.routing_service import RoutingService
 from ridgeway.serving.sse import (
     BYTES_PER_TOKEN,
     StreamAnswer,

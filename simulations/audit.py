@@ -38,12 +38,12 @@ from ridgeway.common.base.errors import CorpusError, EncoderMismatch
 from ridgeway.common.base.operating_system import cores
 from ridgeway.common.base.settings import EQUAL_MASS, Sampling
 from ridgeway.common.privacy.accountant import Privacy
-from ridgeway.common.privacy.document_vectors import document_vectors
 from ridgeway.common.privacy.noise import (
     DocumentSums,
     Randomness,
     bounded_sums,
     count_unit,
+    document_vectors,
     empty_sums,
     row_unit,
 )

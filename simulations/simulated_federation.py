@@ -28,8 +28,7 @@ from ridgeway.common.privacy.public_prior import (
     read_prior,
     write_prior,
 )
-from ridgeway.common.protocol.cohort import Terms
-from ridgeway.common.protocol.invitation import Card, RosterMember, read_signed_json
+from ridgeway.common.protocol.cohort import Card, RosterMember, Terms, read_signed_json
 from ridgeway.common.text.encoder_files import find_encoder
 from ridgeway.coordinator.deploy.coordinator_folder import create_federation
 from ridgeway.coordinator.round.federation import (

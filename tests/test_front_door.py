@@ -49,9 +49,9 @@ from dataclasses import fields
 from importlib.metadata import requires
 from pathlib import Path
 from ridgeway.common.routing.experts_file import ExpertsFile
-from ridgeway.serving.app import create_app
+from ridgeway.serving.serve_command import create_app
 from ridgeway.serving.gateway import Gateway
-from ridgeway.serving.current_release import ReleaseSource
+from ridgeway.serving.routing_service import ReleaseSource
 from ridgeway.serving.routing_service import RoutingService
 service = RoutingService(ReleaseSource(Path(RELEASE)))
 experts = Path(RELEASE).with_name("experts.toml")
@@ -187,7 +187,7 @@ def test_only_what_another_package_lacks_is_told_as_such(
     def add_key(*words: object, **options: object) -> None:
         raise raised
 
-    monkeypatch.setattr("ridgeway.common.cli.key_commands.add_key", add_key)
+    monkeypatch.setattr("ridgeway.common.cli.web_commands.add_key", add_key)
     with pytest.raises(SystemExit if said else ModuleNotFoundError, match=r"2|gone"):
         main(["keys", "add", "file", "name"])
     if said:

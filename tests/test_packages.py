@@ -29,7 +29,7 @@ from ridgeway.common.routing.experts_file import read_experts
 from ridgeway.common.web.api_keys import add_key
 from ridgeway.coordinator.deploy.authority import create_authority
 from ridgeway.coordinator.deploy.coordinator_folder import restore
-from ridgeway.serving.app import ServeSettings
+from ridgeway.serving.serve_command import ServeSettings
 from tests.support.chart import ChartTemplates
 from tests.support.commands import RIDGEWAY, check_words
 from tests.support.fake_expert import Expert, well

@@ -40,7 +40,7 @@ from ridgeway.common.deploy.bundle import (
     unpacked_bundle,
     write_files,
 )
-from ridgeway.common.protocol.invitation import (
+from ridgeway.common.protocol.cohort import (
     ANNOUNCED_ROSTER,
     MAX_NOTICE_BYTES,
     NOTICE_PATH,

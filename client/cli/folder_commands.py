@@ -45,8 +45,7 @@ from ridgeway.common.cli.terminal import (
     size,
 )
 from ridgeway.common.deploy.bundle import installed_sha256
-from ridgeway.common.protocol.cohort import Terms
-from ridgeway.common.protocol.invitation import Invite
+from ridgeway.common.protocol.cohort import Invite, Terms
 from ridgeway.common.text.encoder_files import absolute_source
 
 # ridgeway client init: a holder's folder from an invitation, and what its owner agrees to by that.

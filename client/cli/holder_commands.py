@@ -48,13 +48,13 @@ from ridgeway.common.cli.terminal import (
 )
 from ridgeway.common.privacy.accountant import delta_warning
 from ridgeway.common.privacy.public_prior import read_prior
-from ridgeway.common.protocol.cohort import Terms
-from ridgeway.common.protocol.invitation import (
+from ridgeway.common.protocol.cohort import (
     AUTHORITY,
     INVITE,
     LEAVE_PATH,
     NOTICE,
     Invite,
+    Terms,
     read_invitation,
     read_signed_json,
 )

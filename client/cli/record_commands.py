@@ -342,7 +342,7 @@ def page(
     with `serve`.
     """
     from ridgeway.client.holder_view import holder_page
-    from ridgeway.common.cli.page_server import serve_page
+    from ridgeway.common.cli.web_commands import serve_page
 
     parts = holder_page(folder)
     serve_page(parts, host, port, keys, tls_cert, tls_key, rate, allow_host)

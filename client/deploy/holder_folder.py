@@ -49,14 +49,14 @@ from ridgeway.common.deploy.backup import (
     unpacked,
     write_backup,
 )
-from ridgeway.common.protocol.cohort import Terms
-from ridgeway.common.protocol.invitation import (
+from ridgeway.common.protocol.cohort import (
     ANNOUNCED_ROSTER,
     AUTHORITY,
     INVITE,
     NOTICE,
     Card,
     Leaving,
+    Terms,
     signed_json,
     write_signed_json,
 )

@@ -53,7 +53,7 @@ from ridgeway.common.deploy.bundle import (
     bundle_sha256,
     installed_bundle,
 )
-from ridgeway.common.protocol.invitation import (
+from ridgeway.common.protocol.cohort import (
     ANNOUNCED_ROSTER,
     AUTHORITY,
     BUNDLE_PATH,

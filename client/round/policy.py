@@ -35,8 +35,7 @@ from ridgeway.common.base.settings import (
 from ridgeway.common.masking.agreement import SMALLEST_COHORT, threshold_for
 from ridgeway.common.privacy.accountant import Delta, Privacy
 from ridgeway.common.privacy.noise import PrivacyMode
-from ridgeway.common.protocol.cohort import Cohort, Terms
-from ridgeway.common.protocol.invitation import RosterMember, in_order
+from ridgeway.common.protocol.cohort import Cohort, RosterMember, Terms, in_order
 
 # What this holder agrees to: the last word is the holder's.
 #

@@ -50,7 +50,6 @@ from ridgeway.common.routing.evaluation import (
     Evaluation,
     beginnings_routed,
 )
-from ridgeway.common.routing.explanation import Explanation
 from ridgeway.common.routing.release import (
     PRIVACY,
     Release,
@@ -58,7 +57,7 @@ from ridgeway.common.routing.release import (
     load_release,
     sign_confidence,
 )
-from ridgeway.common.routing.router import Router, origin, router_of
+from ridgeway.common.routing.router import Explanation, Router, origin, router_of
 from ridgeway.common.routing.sentence_table import Cascade, ChosenMargin, choose_margin
 
 if TYPE_CHECKING:

@@ -21,12 +21,14 @@ from numpy.typing import NDArray
 
 from ridgeway.common.base.machine import one_blas_thread
 from ridgeway.common.privacy.accountant import Privacy
-from ridgeway.common.privacy.document_vectors import (
+from ridgeway.common.privacy.noise import (
     SENTENCES_SHARE,
     TOKENS_SHARE,
     VECTOR_LENGTH,
+    PrivacyMode,
+    count_unit,
+    row_unit,
 )
-from ridgeway.common.privacy.noise import PrivacyMode, count_unit, row_unit
 from ridgeway.common.privacy.public_prior import Integers, PublicPrior, Whitening
 from ridgeway.common.statistics import Statistics
 from ridgeway.common.text.table_encoder import TableEncoder, stacked

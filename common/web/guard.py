@@ -21,7 +21,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ridgeway.common.base.records import client_network
-from ridgeway.common.web.access_rules import (
+from ridgeway.common.web.api_keys import (
     AccessRules,
     Rate,
     RateLimiter,

@@ -21,7 +21,7 @@ from starlette.types import ASGIApp
 
 from ridgeway.common.base.errors import InputError, RidgewayError
 from ridgeway.common.base.files import without_folder
-from ridgeway.common.web.access_rules import AccessRules
+from ridgeway.common.web.api_keys import AccessRules
 from ridgeway.common.web.guard import ASSET_PREFIX, RequestGuard
 from ridgeway.common.web.http_errors import Problem, add_error_handlers
 from ridgeway.common.web.request_context import EXPOSITION, RequestMetrics

@@ -355,7 +355,7 @@ def page(
 
     The page is read-only. Any address but loopback needs --keys, as with `serve`.
     """
-    from ridgeway.common.cli.page_server import serve_page
+    from ridgeway.common.cli.web_commands import serve_page
     from ridgeway.coordinator.federation_page import federation_page
 
     view = FederationView(open_federation(folder.resolve()))

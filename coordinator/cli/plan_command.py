@@ -12,8 +12,12 @@ from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.settings import PLAIN_ENCODER, PRIVATE_ENCODER
 from ridgeway.common.cli.terminal import Json, TextTable, option, show
 from ridgeway.common.privacy.accountant import check_privacy, rho_for, surely_noised
-from ridgeway.common.privacy.document_vectors import VECTOR_LENGTH
-from ridgeway.common.privacy.noise import PrivacyMode, moved_square, row_unit
+from ridgeway.common.privacy.noise import (
+    VECTOR_LENGTH,
+    PrivacyMode,
+    moved_square,
+    row_unit,
+)
 from ridgeway.coordinator.solving.calibration import rightly_chosen
 
 # How accurate a router of a private round will be, before anybody is asked: a formula, checked

@@ -26,7 +26,7 @@ from ridgeway.common.cli.terminal import (
     stamped_steps,
     step,
 )
-from ridgeway.common.protocol.invitation import AUTHORITY, Card, read_signed_json
+from ridgeway.common.protocol.cohort import AUTHORITY, Card, read_signed_json
 from ridgeway.common.routing.evaluation import Evaluation
 from ridgeway.coordinator.cli.federation_commands import (
     CoordinatorFolder,

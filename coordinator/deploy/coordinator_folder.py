@@ -39,7 +39,7 @@ from ridgeway.common.deploy.bundle import (
     installed_sha256,
     source_files,
 )
-from ridgeway.common.protocol.invitation import AnnouncedBundle
+from ridgeway.common.protocol.cohort import AnnouncedBundle
 from ridgeway.coordinator.round.federation import (
     COORDINATOR_TOML,
     KEY,

@@ -50,7 +50,7 @@ from ridgeway.common.base.errors import FormatError
 from ridgeway.common.base.files import write_whole
 from ridgeway.common.base.records import client_network
 from ridgeway.common.deploy.flower_patches import ALREADY_THERE
-from ridgeway.common.protocol.invitation import (
+from ridgeway.common.protocol.cohort import (
     ANNOUNCED_ROSTER,
     BUNDLE_PATH,
     LEAVE_PATH,

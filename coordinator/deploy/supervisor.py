@@ -24,7 +24,7 @@ from ridgeway.common.base.files import is_locked, sha256, write_whole
 from ridgeway.common.base.records import record_json
 from ridgeway.common.deploy.bundle import installed_sha256
 from ridgeway.common.deploy.processes import Log
-from ridgeway.common.protocol.invitation import (
+from ridgeway.common.protocol.cohort import (
     ANNOUNCED_ROSTER,
     AUTHORITY,
     INVITE,

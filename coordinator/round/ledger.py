@@ -23,8 +23,7 @@ from ridgeway.common.base.errors import InputError, JournalError
 from ridgeway.common.base.files import sha256, write_whole
 from ridgeway.common.base.identity import HandOver, HandOvers
 from ridgeway.common.base.journal import Clock, Journal, JournalEntry, system_clock
-from ridgeway.common.protocol.cohort import Terms
-from ridgeway.common.protocol.invitation import Card, Leaving
+from ridgeway.common.protocol.cohort import Card, Leaving, Terms
 from ridgeway.common.protocol.messages import HeardOutputs, HeldRelease
 from ridgeway.common.statistics import (
     Integers,

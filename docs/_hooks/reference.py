@@ -20,7 +20,7 @@ from ridgeway.coordinator.deploy.coordinator_folder import (
 )
 from ridgeway.coordinator.round.federation import FederationSettings
 from ridgeway.coordinator.round.progress import REMEDIES
-from ridgeway.serving.app import write_template
+from ridgeway.serving.serve_command import write_template
 
 SETTINGS = """# Settings
 

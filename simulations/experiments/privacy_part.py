@@ -25,11 +25,11 @@ from ridgeway.common.base.errors import CorpusError
 from ridgeway.common.base.operating_system import cores
 from ridgeway.common.base.settings import DEFAULT, Selector
 from ridgeway.common.privacy.accountant import Privacy
-from ridgeway.common.privacy.document_vectors import document_vectors
 from ridgeway.common.privacy.noise import (
     DocumentSums,
     PrivacyMode,
     bounded_sums,
+    document_vectors,
 )
 from ridgeway.common.privacy.noisy_solve import solve_private
 from ridgeway.common.privacy.public_prior import PublicPrior, built_in_prior

@@ -11,8 +11,7 @@ from ridgeway.client.ready import sum_documents
 from ridgeway.client.sums import prepare
 from ridgeway.client.sums.prepare import PrepareJob
 from ridgeway.common.base.settings import DEFAULT
-from ridgeway.common.privacy.document_vectors import document_vectors
-from ridgeway.common.privacy.noise import PrivacyMode, bounded_sums
+from ridgeway.common.privacy.noise import PrivacyMode, bounded_sums, document_vectors
 from ridgeway.common.privacy.public_prior import make_prior
 from ridgeway.common.text.sentence_encoder import SentenceEncoder
 from ridgeway.common.text.table_encoder import with_sentences

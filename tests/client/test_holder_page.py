@@ -23,8 +23,7 @@ from ridgeway.common.base.records import MODE_SENTENCES
 from ridgeway.common.deploy.bundle import installed_sha256, source_files
 from ridgeway.common.protocol.messages import SUM_NAMES, Hello
 from ridgeway.common.protocol.packet import seal_packet
-from ridgeway.common.web.access_rules import AccessRules, make_rules
-from ridgeway.common.web.api_keys import add_key
+from ridgeway.common.web.api_keys import AccessRules, add_key, make_rules
 from ridgeway.common.web.site import create_page_app
 from tests.support.pages import file_hashes, must_guard
 from tests.support.simulated_federation import (

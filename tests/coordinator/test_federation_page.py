@@ -26,8 +26,7 @@ from ridgeway.common.base.errors import InputError, RoundFailed
 from ridgeway.common.base.journal import system_clock
 from ridgeway.common.base.records import MODE_SENTENCES
 from ridgeway.common.deploy.processes import free_port
-from ridgeway.common.web.access_rules import AccessRules, make_rules
-from ridgeway.common.web.api_keys import add_key
+from ridgeway.common.web.api_keys import AccessRules, add_key, make_rules
 from ridgeway.common.web.site import create_page_app
 from ridgeway.coordinator.deploy.authority import create_authority
 from ridgeway.coordinator.federation_page import federation_page, serve_metrics

@@ -15,8 +15,7 @@ from playwright.sync_api import Browser, expect
 
 from ridgeway.client.holder_view import holder_page
 from ridgeway.common.base.journal import Journal
-from ridgeway.common.web.access_rules import make_rules
-from ridgeway.common.web.api_keys import add_key
+from ridgeway.common.web.api_keys import add_key, make_rules
 from ridgeway.common.web.site import create_page_app
 from ridgeway.coordinator.federation_page import federation_page
 from ridgeway.coordinator.federation_view import FederationView

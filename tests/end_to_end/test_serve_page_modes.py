@@ -27,10 +27,9 @@ from ridgeway.common.base.settings import Confidence
 from ridgeway.common.routing.evaluation import CONFIDENCE_EDGES
 from ridgeway.common.routing.experts_file import ExpertsFile
 from ridgeway.common.routing.release import save_release
-from ridgeway.serving.app import create_app
-from ridgeway.serving.current_release import ReleaseSource
 from ridgeway.serving.gateway import Gateway
-from ridgeway.serving.routing_service import RoutingService
+from ridgeway.serving.routing_service import ReleaseSource, RoutingService
+from ridgeway.serving.serve_command import create_app
 from tests.support.browser import Visit, violations, visit
 from tests.support.fake_expert import Expert, step_by_step, well
 from tests.support.in_process import experts_toml, running

@@ -18,8 +18,8 @@ from threadpoolctl import threadpool_limits
 
 from ridgeway.common.base.errors import ShapeMismatch
 from ridgeway.common.base.settings import FEATURE_LIMIT
-from ridgeway.common.privacy import document_vectors as document_vectors_module
-from ridgeway.common.privacy.document_vectors import (
+from ridgeway.common.privacy import noise
+from ridgeway.common.privacy.noise import (
     VECTOR_LENGTH,
     document_vectors,
     unit_rows,
@@ -95,7 +95,7 @@ def test_vectors_are_those_of_whole_number_arithmetic(
         return [sum(map(mul, line, moved)) for line in whitening.tolist()]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(document_vectors_module, "_BEGINNING_TOKENS", 7)
+        patch.setattr(noise, "_BEGINNING_TOKENS", 7)
         vectors = document_vectors(prior, *flat(texts), table)
     parts = [[seen(text) for text in texts], [seen(text[:7]) for text in texts]]
     whole, begun = (

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ridgeway.common.base.records import client_network
-from ridgeway.common.web.access_rules import TICK_S, Rate, RateLimiter, rate_of
+from ridgeway.common.web.api_keys import TICK_S, Rate, RateLimiter, rate_of
 from tests.support.in_process import Clock
 
 rates = st.builds(Rate, st.floats(0.01, 1000), st.integers(1, 50))

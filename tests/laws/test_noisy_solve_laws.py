@@ -13,11 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ridgeway.common.privacy import noisy_solve
-from ridgeway.common.privacy.document_vectors import VECTOR_LENGTH, document_vectors
 from ridgeway.common.privacy.noise import (
+    VECTOR_LENGTH,
     DocumentSums,
     PrivacyMode,
     bounded_sums,
+    document_vectors,
     moved_square,
 )
 from ridgeway.common.privacy.noisy_solve import Matrix, solve_noisy

@@ -30,16 +30,17 @@ from ridgeway.common.privacy.accountant import (
     rho_for,
     sigma_for,
 )
-from ridgeway.common.privacy.document_vectors import VECTOR_LENGTH, document_vectors
 from ridgeway.common.privacy.noise import (
     EXACT_BOUND,
     MAX_SIGMA,
     UNIT,
+    VECTOR_LENGTH,
     DocumentSums,
     PrivacyMode,
     bounded_sums,
     check_documents,
     discrete_gaussian,
+    document_vectors,
     empty_sums,
     max_documents,
     moved_square,

@@ -15,13 +15,10 @@ import openai
 import pytest
 
 from ridgeway.common.routing.experts_file import ExpertsFile
-from ridgeway.common.web.access_rules import AccessRules, make_rules
-from ridgeway.common.web.api_keys import KeyRing, add_key
-from ridgeway.serving.app import create_app
-from ridgeway.serving.current_release import ReleaseSource
+from ridgeway.common.web.api_keys import AccessRules, KeyRing, add_key, make_rules
 from ridgeway.serving.gateway import Gateway
-from ridgeway.serving.routing_service import RoutingService
-from ridgeway.serving.serve_command import _responses_file
+from ridgeway.serving.routing_service import ReleaseSource, RoutingService
+from ridgeway.serving.serve_command import _responses_file, create_app
 from tests.serving.api_experts import (
     ApiExpert,
     anthropic_expert,

@@ -25,19 +25,16 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from ridgeway.common.base.errors import InputError
-from ridgeway.common.web import http_protocol as protocol
-from ridgeway.common.web.access_rules import AccessRules
-from ridgeway.common.web.api_keys import add_key, revoke_key
+from ridgeway.common.web import server
+from ridgeway.common.web.api_keys import AccessRules, add_key, revoke_key
 from ridgeway.common.web.guard import RequestGuard
-from ridgeway.common.web.http_protocol import (
-    MAX_HEAD_BYTES,
-    MAX_UNPARSED_BYTES,
-    HttpConnection,
-)
 from ridgeway.common.web.request_context import LineFormatter, LogFormat
 from ridgeway.common.web.server import (
+    MAX_HEAD_BYTES,
+    MAX_UNPARSED_BYTES,
     Address,
     Certificate,
+    HttpConnection,
     bind_sockets,
     find_certificate,
 )
@@ -110,8 +107,8 @@ def parsed(answer: bytes) -> tuple[int, dict[str, str], Any]:
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """A service that waits for nothing long."""
     for name in ("_HEAD_TIMEOUT_S", "BODY_SILENCE_S", "UNREAD_TIMEOUT_S"):
-        monkeypatch.setattr(protocol, name, SOON_S)
-    monkeypatch.setattr(protocol, "_BODY_TIMEOUT_S", 3 * SOON_S)
+        monkeypatch.setattr(server, name, SOON_S)
+    monkeypatch.setattr(server, "_BODY_TIMEOUT_S", 3 * SOON_S)
 
 
 @pytest.fixture
@@ -233,7 +230,7 @@ def test_a_slow_body_that_does_come_is_taken(
     connection: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Within the time, pauses do no harm, and the connection goes on."""
-    monkeypatch.setattr(protocol, "_BODY_TIMEOUT_S", 60.0)
+    monkeypatch.setattr(server, "_BODY_TIMEOUT_S", 60.0)
     connection.sendall(HEAD + b"content-length: 6\r\n\r\n")
     waits = threading.Event()
     for _ in range(6):

@@ -12,10 +12,16 @@ from unittest.mock import Mock
 import pytest
 
 from ridgeway.common.base.errors import InputError, ReleaseError
-from ridgeway.common.routing.release import MANIFEST, ROUTER, TOKENIZER, amend_release
-from ridgeway.common.routing.release_watch import CurrentRelease, find_release
+from ridgeway.common.routing.release import (
+    MANIFEST,
+    ROUTER,
+    TOKENIZER,
+    CurrentRelease,
+    amend_release,
+    find_release,
+)
 from ridgeway.common.routing.router import Router
-from ridgeway.serving.current_release import ReleaseSource
+from ridgeway.serving.routing_service import ReleaseSource
 from tests.support.making import fixed_identity
 from tests.support.serving import release_of
 

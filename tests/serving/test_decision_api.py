@@ -18,8 +18,8 @@ import pytest
 
 from ridgeway.common.base.errors import InputError
 from ridgeway.serving import rules as rules_module
-from ridgeway.serving.app import serve_settings
 from ridgeway.serving.rules import RoutingRule, RoutingRules
+from ridgeway.serving.serve_command import serve_settings
 from tests.support.fake_expert import wait_for
 from tests.support.in_process import CHATS, DOMAINS, Local, answered_by, served
 from tests.support.serving import complaint, prompt_for

@@ -11,17 +11,17 @@ from ridgeway.common.base.errors import InputError
 from ridgeway.common.routing.decision import _OUT_OF_SCOPE, Decision
 from ridgeway.common.text.table_encoder import TableEncoder
 from ridgeway.coordinator.solving.solve import draft, sign
-from ridgeway.serving import current_release as drift_module
-from ridgeway.serving.current_release import (
+from ridgeway.serving import routing_service
+from ridgeway.serving.routing_service import (
     MAX_RECENT_PROMPTS,
     MIN_PROMPTS_FOR_ALARM,
     DriftMonitor,
     ReleaseSource,
+    RoutingService,
     ServedRelease,
     expected_share,
     share_alarm,
 )
-from ridgeway.serving.routing_service import RoutingService
 from tests.support.in_process import client_of
 from tests.support.making import USUAL_CHOICES, fixed_identity, prepared
 
@@ -151,7 +151,7 @@ def test_metrics_and_activity_tell_of_drift(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Share and alarm for Prometheus; the same for the page."""
-    monkeypatch.setattr(drift_module, "LOW_BELOW", 2.0)
+    monkeypatch.setattr(routing_service, "LOW_BELOW", 2.0)
 
     service = RoutingService(ReleaseSource(folder), watch_s=0)
     with client_of(service) as client:

@@ -15,8 +15,8 @@ import pytest
 from ridgeway.common.routing.experts_file import Expert as NamedExpert
 from ridgeway.common.routing.quality import SCORE_UNIT, QualityTable, save_quality
 from ridgeway.common.web.http_errors import Problem
+from ridgeway.serving.expert_client import expert_fields
 from ridgeway.serving.expert_link import Endpoint
-from ridgeway.serving.expert_request import expert_fields
 from tests.support.fake_expert import Asked, wait_for
 from tests.support.in_process import (
     DOMAINS,

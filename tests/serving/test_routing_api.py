@@ -23,10 +23,9 @@ from ridgeway.common.routing.conversations import (
 )
 from ridgeway.common.routing.router import Router, origin
 from ridgeway.serving import routing_api, routing_service
-from ridgeway.serving.current_release import ReleaseSource
 from ridgeway.serving.request_bodies import _MAX_PROMPTS, RouteRequest
 from ridgeway.serving.routing_api import MAX_EXPLAINED_CHARACTERS
-from ridgeway.serving.routing_service import RoutingService
+from ridgeway.serving.routing_service import ReleaseSource, RoutingService
 from tests.support.in_process import client_of
 from tests.support.serving import SECRET, complaint_of, prompt_for, release_of
 

@@ -13,14 +13,15 @@ import pytest
 
 from ridgeway.common.routing.conversation import Turn
 from ridgeway.common.routing.decision import Decision
-from ridgeway.common.routing.release_watch import CurrentRelease
+from ridgeway.common.routing.release import CurrentRelease
 from ridgeway.common.routing.router import Router
 from ridgeway.serving import routing_service
-from ridgeway.serving.current_release import ReleaseSource, ServedRelease
 from ridgeway.serving.routing_service import (
     MAX_QUICK_CHARACTERS,
     MAX_SHORT_CHARACTERS,
+    ReleaseSource,
     RoutingThreads,
+    ServedRelease,
 )
 from tests.support.serving import release_of
 from tests.support.waiting import PATIENCE_S

@@ -17,12 +17,11 @@ import pytest
 from ridgeway.common.base.errors import ReleaseError
 from ridgeway.common.base.operating_system import cores
 from ridgeway.common.base.settings import SentenceUse
-from ridgeway.common.routing.release_watch import CurrentRelease
+from ridgeway.common.routing.release import CurrentRelease
 from ridgeway.common.routing.router import Router, origin
 from ridgeway.common.text.sentence_encoder import UseEncoder
 from ridgeway.serving import serve_command
-from ridgeway.serving.current_release import ReleaseSource
-from ridgeway.serving.routing_service import RoutingService
+from ridgeway.serving.routing_service import ReleaseSource, RoutingService
 from tests.support.commands import Workshop
 from tests.support.in_process import CHATS, DOMAINS, Local, chat, client_of
 from tests.support.serving import (

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ridgeway.common.base.errors import InputError
-from ridgeway.serving.app import (
+from ridgeway.serving.serve_command import (
     ServeSettings,
     serve_settings,
     write_template,

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 import pytest
 
 from ridgeway.common.web.http_errors import Problem
+from ridgeway.serving.expert_client import ExpertRequest
 from ridgeway.serving.expert_link import ExpertFailure
-from ridgeway.serving.expert_request import ExpertRequest
 from ridgeway.serving.request_bodies import GatewayBody
 from tests.support import fake_expert as faulty
 from tests.support.fake_expert import Part

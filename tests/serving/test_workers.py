@@ -24,7 +24,7 @@ from prometheus_client import (
 )
 from prometheus_client.parser import text_string_to_metric_families
 
-from ridgeway.common.web.access_rules import RateLimiter, rate_of
+from ridgeway.common.web.api_keys import RateLimiter, rate_of
 from ridgeway.common.web.workers import SharedTimes, merged_metrics
 from tests.support.commands import Workshop
 from tests.support.fake_expert import Expert, Part

@@ -9,8 +9,7 @@ import pytest
 
 from ridgeway.common.base.errors import CorpusError
 from ridgeway.common.privacy.accountant import Privacy
-from ridgeway.common.privacy.document_vectors import document_vectors
-from ridgeway.common.privacy.noise import PrivacyMode, bounded_sums
+from ridgeway.common.privacy.noise import PrivacyMode, bounded_sums, document_vectors
 from ridgeway.common.privacy.public_prior import PublicPrior, make_prior
 from ridgeway.simulations.attacks import (
     auc,

@@ -35,7 +35,7 @@ from ridgeway.client.sums.prepare import PrepareJob, prepare
 from ridgeway.common.base.identity import Identity
 from ridgeway.common.base.journal import Journal
 from ridgeway.common.base.settings import EQUAL_MASS, Confidence, Ridge
-from ridgeway.common.protocol.invitation import RosterMember
+from ridgeway.common.protocol.cohort import RosterMember
 from ridgeway.common.protocol.messages import Collect, Message, SealedSums
 from ridgeway.common.protocol.packet import Packet, open_packet, seal_packet
 from ridgeway.common.routing.release import (

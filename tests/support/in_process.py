@@ -17,13 +17,11 @@ import httpx
 from starlette.testclient import TestClient
 
 from ridgeway.common.routing.experts_file import ExpertsFile
-from ridgeway.common.web.access_rules import AccessRules, make_rules
-from ridgeway.common.web.api_keys import add_key
+from ridgeway.common.web.api_keys import AccessRules, add_key, make_rules
 from ridgeway.common.web.server import Certificate, make_server
-from ridgeway.serving.app import create_app
-from ridgeway.serving.current_release import ReleaseSource
 from ridgeway.serving.gateway import Gateway
-from ridgeway.serving.routing_service import RoutingService
+from ridgeway.serving.routing_service import ReleaseSource, RoutingService
+from ridgeway.serving.serve_command import create_app
 from tests.support.fake_expert import Expert, Part, wait_for, well
 from tests.support.waiting import PATIENCE_S
 

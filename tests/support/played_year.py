@@ -16,7 +16,7 @@ from ridgeway.client.round.holder import Holder
 from ridgeway.client.round.spending import SPENT
 from ridgeway.common.base.errors import FormatError
 from ridgeway.common.deploy.processes import Log
-from ridgeway.common.protocol.invitation import (
+from ridgeway.common.protocol.cohort import (
     ANNOUNCED_ROSTER,
     BUNDLE_PATH,
     LEAVE_PATH,

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from ridgeway.client.round.policy import load_roster, write_roster
-from ridgeway.common.protocol.invitation import RosterMember
+from ridgeway.common.protocol.cohort import RosterMember
 
 
 def pin(folder: Path, members: Iterable[RosterMember]) -> None:

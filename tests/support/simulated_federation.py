@@ -20,8 +20,7 @@ from ridgeway.client.round.holder import CARD, PRIOR, Holder, HolderSettings
 from ridgeway.common.base.errors import RoundFailed
 from ridgeway.common.base.settings import Sampling
 from ridgeway.common.privacy.public_prior import make_prior, prior_bytes, write_prior
-from ridgeway.common.protocol.cohort import Terms
-from ridgeway.common.protocol.invitation import Card, RosterMember, read_signed_json
+from ridgeway.common.protocol.cohort import Card, RosterMember, Terms, read_signed_json
 from ridgeway.common.protocol.messages import Message
 from ridgeway.common.protocol.packet import Packet, open_packet
 from ridgeway.common.routing.release import ROUTER

@@ -15,8 +15,7 @@ from ridgeway.client.round.epochs import laid_out, with_noise
 from ridgeway.common.base.identity import Identity
 from ridgeway.common.masking.reference_session import Step, Transcript, masked_sum
 from ridgeway.common.privacy.accountant import Privacy
-from ridgeway.common.privacy.document_vectors import VECTOR_LENGTH
-from ridgeway.common.privacy.noise import bounded_sums
+from ridgeway.common.privacy.noise import VECTOR_LENGTH, bounded_sums
 from ridgeway.simulations.bench.measuring import Row
 from ridgeway.simulations.bench.peers.peer import (
     Answered,

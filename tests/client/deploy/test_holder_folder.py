@@ -14,7 +14,7 @@ from ridgeway.client.round.holder import CARD
 from ridgeway.common.base.errors import FormatError
 from ridgeway.common.base.files import canonical_json
 from ridgeway.common.base.identity import public_line
-from ridgeway.common.protocol.invitation import (
+from ridgeway.common.protocol.cohort import (
     Card,
     Invite,
     read_signed_json,

@@ -28,7 +28,7 @@ from ridgeway.common.base.errors import (
 from ridgeway.common.base.journal import Journal
 from ridgeway.common.base.records import read_settings
 from ridgeway.common.deploy.bundle import installed_sha256
-from ridgeway.common.protocol.invitation import NOTICE, AnnouncedBundle
+from ridgeway.common.protocol.cohort import NOTICE, AnnouncedBundle
 from ridgeway.coordinator.deploy.authority import (
     create_authority,
     renew_authority,

@@ -13,7 +13,7 @@ from ridgeway.client.round.epochs import OPENED
 from ridgeway.client.round.holder import CARD, IDENTITY
 from ridgeway.common.base.errors import InputError, Refused
 from ridgeway.common.base.identity import HandOver, hand_over, next_key
-from ridgeway.common.protocol.invitation import (
+from ridgeway.common.protocol.cohort import (
     Card,
     read_signed_json,
     write_signed_json,

@@ -22,7 +22,7 @@ from ridgeway.client.round.policy import (
     write_roster,
 )
 from ridgeway.common.base.errors import FormatError
-from ridgeway.common.protocol.invitation import (
+from ridgeway.common.protocol.cohort import (
     ALPHABET,
     ANNOUNCED_ROSTER,
     NOTICE,

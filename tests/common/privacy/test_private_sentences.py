@@ -12,11 +12,12 @@ import pytest
 from ridgeway.common.base.errors import FormatError, InputError, ShapeMismatch
 from ridgeway.common.base.settings import WordFeatures
 from ridgeway.common.privacy.accountant import Privacy
-from ridgeway.common.privacy.document_vectors import VECTOR_LENGTH, document_vectors
 from ridgeway.common.privacy.noise import (
+    VECTOR_LENGTH,
     PrivacyMode,
     bounded_sums,
     count_unit,
+    document_vectors,
     row_unit,
 )
 from ridgeway.common.privacy.noisy_solve import solve_private

@@ -17,7 +17,7 @@ from ridgeway.common.privacy.built_in_text import (
     built_in_text,
     this_machine,
 )
-from ridgeway.common.privacy.document_vectors import document_vectors
+from ridgeway.common.privacy.noise import document_vectors
 from ridgeway.common.privacy.public_prior import (
     MAX_ROW_SUM,
     Whitening,

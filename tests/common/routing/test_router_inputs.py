@@ -15,8 +15,7 @@ from ridgeway.common.routing import router as router_module
 from ridgeway.common.routing.conversation import weighted_turns
 from ridgeway.common.routing.conversations import Conversations
 from ridgeway.common.routing.decision import Decision
-from ridgeway.common.routing.explanation import Explanation, WordWeight
-from ridgeway.common.routing.router import Router
+from ridgeway.common.routing.router import Explanation, Router, WordWeight
 from tests.support.serving import prompt_for, release_of
 
 DOMAINS = ("code", "law", "music")

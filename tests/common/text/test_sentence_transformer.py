@@ -52,7 +52,7 @@ from ridgeway.common.text.table_encoder import (
     split_sentence,
     with_sentences,
 )
-from ridgeway.serving.current_release import ReleaseSource
+from ridgeway.serving.routing_service import ReleaseSource
 from tests.support.making import prepared
 from tests.support.serving import (
     CASCADE_DOMAINS,

@@ -17,8 +17,13 @@ from fastapi import FastAPI, Request, Response
 from starlette.responses import StreamingResponse
 
 from ridgeway.common.base.errors import InputError
-from ridgeway.common.web.access_rules import AccessRules, make_rules
-from ridgeway.common.web.api_keys import KeyRing, add_key, revoke_key
+from ridgeway.common.web.api_keys import (
+    AccessRules,
+    KeyRing,
+    add_key,
+    make_rules,
+    revoke_key,
+)
 from ridgeway.common.web.guard import (
     BODY_IS_SLOW,
     HAS_KEY,

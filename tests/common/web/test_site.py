@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 
 from ridgeway.common.web.http_errors import add_error_handlers
 from ridgeway.common.web.site import read_site, site_api
-from ridgeway.serving.app import _DOCUMENTS as PLACES
+from ridgeway.serving.serve_command import _DOCUMENTS as PLACES
 
 PACKAGES = tuple(f"ridgeway.{room}" for room in ("serving", "coordinator", "client"))
 SITES = {package: read_site(package) for package in PACKAGES}

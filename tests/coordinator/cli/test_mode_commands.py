@@ -12,7 +12,7 @@ from ridgeway.client.round import holder as holder_module
 from ridgeway.common.base.records import MODE_SENTENCES
 from ridgeway.common.base.settings import DEFAULT, PRIVATE_ENCODER
 from ridgeway.common.privacy.public_prior import make_prior, write_prior
-from ridgeway.common.protocol.invitation import Invite, read_signed_json
+from ridgeway.common.protocol.cohort import Invite, read_signed_json
 from ridgeway.common.text.encoder_files import save_encoder
 from ridgeway.coordinator.cli import federation_commands
 from ridgeway.coordinator.deploy.coordinator_folder import keep_installed

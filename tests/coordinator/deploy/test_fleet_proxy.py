@@ -28,7 +28,7 @@ import pytest
 
 from ridgeway.common.base.identity import Identity, create_node_key
 from ridgeway.common.deploy.processes import free_port
-from ridgeway.common.protocol.invitation import (
+from ridgeway.common.protocol.cohort import (
     ANNOUNCED_ROSTER,
     LEAVE_PATH,
     NOTICE,

@@ -12,7 +12,7 @@ import pytest
 from ridgeway.client.deploy.holder_folder import has_left, leaving, renew_node_key
 from ridgeway.client.deploy.notices import Gate
 from ridgeway.common.base.errors import InputError, NodeError
-from ridgeway.common.protocol.invitation import LEAVE_PATH, Leaving, check_signed_json
+from ridgeway.common.protocol.cohort import LEAVE_PATH, Leaving, check_signed_json
 from ridgeway.coordinator.federation_view import problems
 from ridgeway.coordinator.round.membership import retire
 from tests.support.commands import Workshop

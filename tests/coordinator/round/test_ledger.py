@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from safetensors.numpy import save
 
 from ridgeway.common.base.errors import InputError, JournalError
-from ridgeway.common.protocol.invitation import Card
+from ridgeway.common.protocol.cohort import Card
 from ridgeway.common.protocol.messages import HeldRelease
 from ridgeway.common.statistics import Integers, Statistics
 from ridgeway.coordinator.round.ledger import (

@@ -15,7 +15,7 @@ from ridgeway.client.round.answers import answer
 from ridgeway.client.round.holder import CARD
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.settings import EQUAL_MASS, Ridge
-from ridgeway.common.protocol.invitation import Card, read_signed_json
+from ridgeway.common.protocol.cohort import Card, read_signed_json
 from ridgeway.common.protocol.messages import (
     ClearStatistics,
     Deliver,

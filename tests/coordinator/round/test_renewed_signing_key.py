@@ -22,11 +22,10 @@ from ridgeway.common.base.errors import (
 from ridgeway.common.base.files import canonical_json
 from ridgeway.common.base.identity import HandOver, hand_over, load_identity, next_key
 from ridgeway.common.base.journal import system_clock
-from ridgeway.common.protocol.invitation import INVITE, NOTICE
+from ridgeway.common.protocol.cohort import INVITE, NOTICE
 from ridgeway.common.protocol.messages import Hello, Refusal
 from ridgeway.common.protocol.packet import open_packet, seal_packet
-from ridgeway.common.routing.release import amend_release, load_release
-from ridgeway.common.routing.release_watch import CurrentRelease
+from ridgeway.common.routing.release import CurrentRelease, amend_release, load_release
 from ridgeway.common.routing.router import Router
 from ridgeway.coordinator.deploy.authority import create_authority
 from ridgeway.coordinator.deploy.coordinator_folder import (
@@ -37,7 +36,7 @@ from ridgeway.coordinator.deploy.coordinator_folder import (
 from ridgeway.coordinator.deploy.supervisor import announce, write_invite
 from ridgeway.coordinator.round.federation import KEY, Federation
 from ridgeway.coordinator.round.membership import rollback
-from ridgeway.serving.current_release import ReleaseSource
+from ridgeway.serving.routing_service import ReleaseSource
 from tests.support.commands import Workshop
 from tests.support.making import fixed_identity, sign_again
 from tests.support.simulated_federation import (
