@@ -158,7 +158,7 @@ report: setup
 
 # The tables of the docs, out of docs/figures. An experiment or a benchmark writes these with --out docs/figures.
 figures: setup
-	$(BIN)/python -m ridgeway.simulations.experiments.figures
+	$(BIN)/python -m ridgeway.simulations.experiments.report
 
 # Sdist and wheel into dist/, built twice: the same bytes, or it fails.
 reproducible: setup

@@ -20,7 +20,7 @@ from ridgeway import Router
 from ridgeway.common.routing.evaluation import evaluate
 from ridgeway.simulations import simulated_federation as simulated
 from ridgeway.simulations.corpora import read_corpora
-from ridgeway.simulations.engines import run_in_memory
+from ridgeway.simulations.simulated_federation import run_in_memory
 
 
 def main(work: str, data: str | None = None, encoder: str = "smollm2+words") -> None:

@@ -19,7 +19,7 @@ from ridgeway.client.evidence import HolderRecord
 from ridgeway.client.statement import as_text, statement
 from ridgeway.coordinator.round.federation import PrivacySettings
 from ridgeway.coordinator.round.progress import no_watch
-from ridgeway.simulations.simulate import simulate
+from ridgeway.simulations.simulate import simulate_federation
 
 
 def main(work: str, data: str | None = None, encoder: str = "smollm2") -> None:
@@ -27,7 +27,7 @@ def main(work: str, data: str | None = None, encoder: str = "smollm2") -> None:
     privacy = PrivacySettings(epsilon=1.0, delta=1e-6)
     texts = Path(data) if data else None
     folder = Path(work)
-    simulate(
+    simulate_federation(
         folder, no_watch, data=texts, encoder=encoder, mode="private", privacy=privacy
     )
     first = min((folder / "holders").iterdir())

@@ -34,7 +34,7 @@ APPLICATION = "anyone with a release"
 RESEARCHER = "a researcher or newcomer"
 COMMANDS = {
     "simulate": CommandEntry(
-        "simulations.simulate_command",
+        "simulations.simulate",
         RESEARCHER,
         "simulation",
         "Run a whole federation on this machine.",

@@ -83,7 +83,7 @@ HEAVY_FILES = {
 }
 FLOWER_INTERNALS = (
     "common/deploy/flower_patches.py",
-    "simulations/bench/peers/peer_flower.py",
+    "simulations/bench/peer_flower.py",
 )
 """What runs on Flower's internals, and benchmarks beside Flower's own secure aggregation."""
 FLOWER_FILES = {

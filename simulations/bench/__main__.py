@@ -29,6 +29,13 @@ from ridgeway.simulations.experiments.report import ReportPart, ReportTable, wri
 MINUTES = ("route", "sums", "prepare", "masking", "serving")
 """What `all` runs; the others take longer."""
 NAMES = (*MINUTES, "deployment", "peers")
+SHARED_MODULES = {
+    "route": "sums",
+    "prepare": "sums",
+    "masking": "rounds",
+    "deployment": "rounds",
+}
+"""The benchmark NAME is the function NAME_rows of the module NAME_bench, or of one of these."""
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -100,8 +107,9 @@ def bench(
 
 def measured(name: str, options: BenchOptions) -> Iterator[Row]:
     """The rows of one benchmark."""
-    module = import_module(f"ridgeway.simulations.bench.{name}_bench")
-    yield from module.rows(options)
+    module = SHARED_MODULES.get(name, name)
+    bench = import_module(f"ridgeway.simulations.bench.{module}_bench")
+    yield from getattr(bench, f"{name}_rows")(options)
 
 
 def figure(

@@ -17,13 +17,15 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ridgeway.common.base.errors import ProcessError
 from ridgeway.common.base.files import IMPORT_ROOT
 from ridgeway.common.base.machine import chosen
 from ridgeway.common.base.operating_system import cores, proc
-from ridgeway.common.text.table_encoder import TableEncoder
+
+if TYPE_CHECKING:
+    from ridgeway.common.text.table_encoder import TableEncoder
 
 # Where a figure comes from: command, commit, date, machine, and what else the machine did.
 

@@ -36,8 +36,8 @@ from ridgeway.simulations.bench.measuring import (
     seconds_in_turns,
     spread_of,
 )
-from ridgeway.simulations.bench.route_bench import make_release
 from ridgeway.simulations.bench.stand_ins import CHAT
+from ridgeway.simulations.bench.sums_bench import make_release
 
 ROUTE = "/v1/route"
 TOKENS = 160
@@ -58,7 +58,7 @@ PIECES = 20
 PACE_S = 0.5
 
 
-def rows(options: BenchOptions) -> Iterator[Row]:
+def serving_rows(options: BenchOptions) -> Iterator[Row]:
     text = bench_text(options)
     release = make_release(options.find_encoder(WORDS), text, options.work)
     yield from release_rows(release, "\n".join(text.documents), options.work)

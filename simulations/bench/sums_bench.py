@@ -1,35 +1,61 @@
-"""Exact sums beside the published way, on the same ids and the same device; and whether they are
-exact.
-
-Ours is measured from ids in the machine's memory to checked statistics. The published way embeds
-each token, appends a one, and adds float32 XᵀX and XᵀY batch by batch, from ids on the device.
-"""
+"""Benchmarks of text to sums and to decisions: `sums`, `prepare` and `route`."""
 
 from __future__ import annotations
 
+import itertools
+import shutil
 import statistics
+import subprocess
+import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial, reduce
+from pathlib import Path
 from queue import SimpleQueue
+from statistics import median
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
+from tokenizers import Tokenizer
 
 from ridgeway.client.sums.accumulate import Accumulator, add_states
-from ridgeway.client.sums.prepare import Maker, makers
-from ridgeway.common.base.machine import one_blas_thread
+from ridgeway.client.sums.prepare import Maker, PrepareJob, makers, prepare
+from ridgeway.common.base.identity import Identity
+from ridgeway.common.base.machine import one_blas_thread, serial_tokenizers
 from ridgeway.common.base.operating_system import cores
-from ridgeway.common.base.settings import Sampling
+from ridgeway.common.base.settings import DEFAULT, Sampling, WordFeatures
+from ridgeway.common.routing.router import Router
 from ridgeway.common.statistics import Integers, Statistics
-from ridgeway.common.text.table_encoder import TableEncoder
+from ridgeway.common.text.table_encoder import TableEncoder, of_tokens_alone, with_words
 from ridgeway.common.text.tokenizer import Ids
 from ridgeway.common.text.windows import window_starts
-from ridgeway.simulations.bench.bench_inputs import Batch, draw, random_encoder
-from ridgeway.simulations.bench.measuring import BenchOptions, Row, once, spread_of
+from ridgeway.coordinator.solving.solve import RouterChoices, draft, sign
+from ridgeway.simulations.audit import text_batches
+from ridgeway.simulations.bench.bench_inputs import (
+    Batch,
+    BenchText,
+    bench_text,
+    draw,
+    random_encoder,
+)
+from ridgeway.simulations.bench.measuring import (
+    BenchOptions,
+    Row,
+    Work,
+    once,
+    runs_in_turns,
+    spread_of,
+)
+
+# Exact sums beside the published way, on the same ids and the same device; and whether they are
+# exact.
+#
+# Ours is measured from ids in the machine's memory to checked statistics. The published way embeds
+# each token, appends a one, and adds float32 XᵀX and XᵀY batch by batch, from ids on the device.
+
 
 _ROUNDS: Final = 3
 _DOMAINS: Final = 4
@@ -44,7 +70,7 @@ class SumsCase:
     """
 
     window: int
-    rows: int
+    sums_rows: int
     width: int
     tokens: int
     published: int
@@ -62,7 +88,7 @@ GPU_CASES = (
 )
 
 
-def rows(options: BenchOptions) -> Iterator[Row]:
+def sums_rows(options: BenchOptions) -> Iterator[Row]:
     for case in GPU_CASES if options.gpus else CPU_CASES:
         encoder = random_encoder(case.rows, case.width)
         yield from _case_rows(case, encoder, options.gpus)
@@ -161,8 +187,8 @@ def published_seconds(embeddings: Any, ids: Ids, batch: int) -> float:
     started = time.perf_counter()
     for start in range(0, len(tokens), batch):
         part = slice(start, start + batch)
-        rows = embeddings[tokens[part]]
-        samples = torch.cat([rows, ones[: len(rows)]], dim=1)
+        sums_rows = embeddings[tokens[part]]
+        samples = torch.cat([sums_rows, ones[: len(sums_rows)]], dim=1)
         gram += samples.T @ samples
         cross += samples.T @ labels[part]
     cross.sum().item()
@@ -175,3 +201,196 @@ def _first(part: Batch, tokens: int) -> Batch:
     ends = np.minimum(np.cumsum(lengths), tokens)
     kept = np.diff(ends, prepend=0)
     return ids[: int(ends[-1])], kept[kept > 0]
+
+
+# The whole of `client prepare`, from files, beside the bare tokenizer on the same documents.
+
+
+@dataclass(frozen=True, slots=True)
+class PrepareCase:
+    """words: whether features of words stand beside those of tokens."""
+
+    name: str
+    sampling: Sampling
+    words: bool
+    cpu_aim: str
+
+
+_CASES: Final = (
+    PrepareCase("default", DEFAULT.sampling, True, "≥ 2.5"),
+    PrepareCase("default without words", DEFAULT.sampling, False, "≥ 3"),
+    PrepareCase("w=64", Sampling(64), False, "≥ 5"),
+    PrepareCase("w=1", Sampling(1), False, "≥ 12"),
+)
+
+
+def prepare_rows(options: BenchOptions) -> Iterator[Row]:
+    """Reading, tokenising and summing, to the faster of two ways to tokenise alone."""
+    text = bench_text(options)
+    plain = of_tokens_alone(options.find_encoder())
+    files = list(text.training.values())
+    megabytes = sum(len(document.encode()) for document in text.documents) / 1e6
+    contenders = [_prepare(case, plain, files, options) for case in _CASES]
+    contenders += _bare(plain, text.documents)
+    *taken, one, other = runs_in_turns(*contenders, rounds=_ROUNDS)
+    bare = min(one, other, key=median)
+    fastest = median(bare)
+    for case, runs in zip(_CASES, taken, strict=True):
+        seconds = median(runs)
+        yield Row(
+            f"prepare, {case.name}, to the bare tokenizer",
+            f"{megabytes / seconds:.2f} MB/s",
+            f"{megabytes / fastest:.2f} MB/s, {cores()} threads",
+            fastest / seconds,
+            "≥ 10" if options.gpus else case.cpu_aim,
+            spread_of(bare, runs),
+        )
+
+
+def _prepare(
+    case: PrepareCase, plain: TableEncoder, files: Sequence[Path], options: BenchOptions
+) -> Work:
+    encoder = with_words(plain, WordFeatures()) if case.words else plain
+    cache = options.work / "cache"
+    job = PrepareJob(
+        tuple(files), "bench", case.sampling, 0.0, ("text",), cores(), options.gpus
+    )
+
+    def work() -> None:
+        shutil.rmtree(cache, ignore_errors=True)
+        prepare(job, encoder, cache)
+
+    return work
+
+
+def _bare(encoder: TableEncoder, documents: Sequence[str]) -> list[Work]:
+    """Tokenising alone: on threads of our own, and on the library's."""
+    from tokenizers import Tokenizer
+
+    backend = Tokenizer.from_str(encoder.definition.decode())
+    tokenise = partial(backend.encode_batch_fast, add_special_tokens=False)
+    batches = list(text_batches(documents))
+
+    def own_threads() -> None:
+        with serial_tokenizers(), ThreadPoolExecutor(cores()) as pool:
+            for _ in pool.map(tokenise, batches):
+                pass
+
+    def library_threads() -> None:
+        for batch in batches:
+            tokenise(batch)
+
+    return [own_threads, library_threads]
+
+
+# Tokenising and routing beside the library's bare tokenisation, and the whole command.
+
+
+_MAX_PROMPTS = 2000
+_MAX_BATCHES = 12
+_REPEATS = 10
+"""We tokenise so often what the library tokenises once: else the time is too short."""
+DEFAULT_CHOICES = RouterChoices.of_preset(DEFAULT)
+
+
+def route_rows(options: BenchOptions) -> Iterator[Row]:
+    text = bench_text(options)
+    encoder = options.find_encoder()
+    release = make_release(encoder, text, options.work)
+    yield _tokenising(encoder, text)
+    yield from _routing(release, text)
+    yield from _command(release)
+
+
+def make_release(encoder: TableEncoder, text: BenchText, work: Path) -> Path:
+    """A release with all defaults over the domains of the text."""
+    parts = []
+    for domain, path in text.training.items():
+        job = PrepareJob(
+            (path,), domain, DEFAULT.sampling, DEFAULT.holdout, ("text",), cores()
+        )
+        parts.append(prepare(job, encoder, work / "release-cache").prepared)
+    release = work / "release"
+    identity = Identity.generate()
+    sign(draft(parts, encoder, DEFAULT_CHOICES), identity, release)
+    return release
+
+
+def _tokenising(encoder: TableEncoder, text: BenchText) -> Row:
+    """Documents to ids, both on one thread."""
+    ours = encoder.tokenizer
+    ours.make_fast()
+    theirs = Tokenizer.from_str(encoder.definition.decode())
+    bare = partial(theirs.encode_batch_fast, add_special_tokens=False)
+    batches = list(itertools.islice(text_batches(text.documents), _MAX_BATCHES))
+    megabytes = sum(len(text.encode()) for batch in batches for text in batch) / 1e6
+    with serial_tokenizers():
+        repeated, library = runs_in_turns(
+            lambda: _each(ours.encode_many, batches * _REPEATS),
+            lambda: _each(bare, batches),
+            rounds=3,
+        )
+    seconds = median(repeated) / _REPEATS
+    return Row(
+        "tokenising, one thread, to the library's",
+        f"{megabytes / seconds:.1f} MB/s",
+        f"{megabytes / median(library):.2f} MB/s",
+        median(library) / seconds,
+        "≥ 20",
+        spread_of(library, repeated, _REPEATS),
+    )
+
+
+def _routing(release: Path, text: BenchText) -> Iterator[Row]:
+    router = Router.load(release)
+    router.make_fast()
+    bare = Tokenizer.from_file(str(release / "tokenizer.json"))
+    prompts = text.prompts[:: max(1, len(text.prompts) // _MAX_PROMPTS)]
+    single, encode, many, batch = runs_in_turns(
+        lambda: _each(router.route, prompts),
+        lambda: _each(partial(bare.encode, add_special_tokens=False), prompts),
+        lambda: router.route_many(prompts),
+        lambda: bare.encode_batch_fast(prompts, add_special_tokens=False),
+    )
+    micro = 1e6 / len(prompts)
+    yield Row(
+        "route, to tokenising the prompt",
+        f"{median(single) * micro:.1f} µs a prompt",
+        f"{median(encode) * micro:.1f} µs, {len(prompts):,} prompts",
+        median(single) / median(encode),
+        "≤ 0.15",
+        spread_of(single, encode),
+    )
+    yield Row(
+        "route_many, times as fast as tokenising the batch",
+        f"{median(many) * micro:.1f} µs a prompt",
+        f"{median(batch) * micro:.1f} µs",
+        median(batch) / median(many),
+        "≥ 10",
+        spread_of(batch, many),
+    )
+
+
+def _command(release: Path) -> Iterator[Row]:
+    """`ridgeway route` as a process: start, verify, load, answer."""
+    prompt = "How many eggs are left?"
+    command = [sys.executable, "-m", "ridgeway", "route", str(release), prompt]
+    (runs,) = runs_in_turns(
+        lambda: subprocess.run(command, check=True, capture_output=True)
+    )
+    megabytes = sum(path.stat().st_size for path in release.iterdir()) / 1e6
+    yield Row(
+        "the command `ridgeway route`, seconds",
+        f"{median(runs):.2f} s",
+        "",
+        median(runs),
+        "≤ 0.56",
+        (min(runs), max(runs)),
+    )
+    size = f"{megabytes:.1f} MB"
+    yield Row("a release, MB", size, "", megabytes, "≤ 10", timed=False)
+
+
+def _each(work: Callable[[Any], object], items: Sequence[Any]) -> None:
+    for item in items:
+        work(item)

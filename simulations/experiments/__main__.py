@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -36,8 +36,15 @@ from ridgeway.simulations.experiments.report import (
     write_part,
 )
 
-PARTS = ("summary", "accuracy", "epsilon", "privacy", "experts", "scores")
-"""In the order of a report. The part NAME is the function `run` of the module NAME_part."""
+PARTS = {
+    "summary": "privacy_part",
+    "accuracy": "accuracy_part",
+    "epsilon": "privacy_part",
+    "privacy": "privacy_part",
+    "experts": "accuracy_part",
+    "scores": "scores_part",
+}
+"""In the order of a report. The part NAME is the function run_NAME of a module."""
 PAGE = "report.md"
 FULL_NEEDS = (
     "this takes an hour or more on two cores; kNN on MiniLM, the classifier and the"
@@ -99,7 +106,7 @@ def experiments(
                 for dataset in datasets
             ]
             plan = replace(plan, datasets=tuple(datasets))
-        failures = run_parts(names or PARTS, plan, out, fresh=fresh)
+        failures = run_parts(names or list(PARTS), plan, out, fresh=fresh)
     step("wrote", str(out / PAGE))
     if failures:
         raise typer.Exit(1)
@@ -137,8 +144,8 @@ def _finished(name: str, plan: ExperimentPlan, path: Path, fresh: bool) -> Repor
     step("running", name)
     watch = MachineWatch()
     with _packages_needed(name):
-        module: Any = import_module(f"{__package__}.{name}_part")
-        part: ReportPart = module.run(plan)
+        module = import_module(f"{__package__}.{PARTS[name]}")
+        part: ReportPart = getattr(module, f"run_{name}")(plan)
     facts = {"key": key, **provenance(watch, __package__, plan.device)}
     part = replace(part, facts={**part.facts, **facts})
     write_part(path, part)

@@ -1,21 +1,16 @@
-"""The part `privacy`: how well the routers of private rounds do by ε and mode, and what attacks
-find.
-
-    texts ──▶ rows through a prior ──▶ sums ──▶ noise of a round, drawn from a seed ──▶ router ──▶
-    test texts
-
-What a round adds up, in the open or under masks, is the plain sum of what its members have noised,
-which a test of private rounds shows byte for byte; so totals are added up here.
+"""The parts `epsilon`, `privacy` and `summary`: what private rounds promise, what they cost in
+accuracy, and a number for each dataset and kind of round.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
-from statistics import mean
+from statistics import NormalDist, mean
 
 import numpy as np
 
@@ -23,8 +18,8 @@ from ridgeway.client.round.epochs import as_statistics, laid_out, with_noise
 from ridgeway.client.sums.corpus import is_held_out
 from ridgeway.common.base.errors import CorpusError
 from ridgeway.common.base.operating_system import cores
-from ridgeway.common.base.settings import DEFAULT, Selector
-from ridgeway.common.privacy.accountant import Privacy
+from ridgeway.common.base.settings import DEFAULT, DEFAULT_DELTA, Selector
+from ridgeway.common.privacy.accountant import Privacy, epsilon_of, rho_for
 from ridgeway.common.privacy.noise import (
     DocumentSums,
     PrivacyMode,
@@ -38,15 +33,93 @@ from ridgeway.common.statistics import Integers, Statistics
 from ridgeway.common.text.encoder_files import find_encoder
 from ridgeway.common.text.sentence_encoder import SENTENCE
 from ridgeway.common.text.table_encoder import TableEncoder
+from ridgeway.simulations.attacks import auc_allowed, auc_of_noise
 from ridgeway.simulations.audit import audit_halves, canaries, halves, plant
 from ridgeway.simulations.experiments.dataset import Dataset, ExperimentPlan
 from ridgeway.simulations.experiments.report import Cell, ReportPart, ReportTable
 from ridgeway.simulations.experiments.routers import (
+    IR3DE,
+    OURS,
     OURS_WITH_SENTENCES,
     evaluation,
     learnt,
     table_route,
 )
+
+# The part `epsilon`: what a private round promises, in numbers that follow from ε and δ alone.
+
+
+_EPSILONS = (0.3, 1.0, 3.0, 8.0)
+_TIMES = (1, 2, 3, 5, 10, 12)
+_BELIEF = 0.01
+"""Held beforehand that a document is there; and the share of false alarms."""
+
+
+def run_epsilon(plan: ExperimentPlan) -> ReportPart:
+    tables = (_meaning(), _multiples())
+    return ReportPart("What ε promises", (), tables)
+
+
+def _meaning() -> ReportTable:
+    columns = (
+        "ε",
+        "odds change by at most",
+        "1 % becomes at most, %",
+        "pairs told apart: allowed, %",
+        "by this noise, %",
+        "members found at 1 % false alarms, %",
+        "σ over what a document moves",
+    )
+    return ReportTable(
+        "What ε means for one document in one round",
+        columns,
+        tuple(_meaning_row(epsilon) for epsilon in _EPSILONS),
+        f"δ = {DEFAULT_DELTA:g}. 50 % of pairs is guessing.",
+        digits=2,
+    )
+
+
+def _meaning_row(epsilon: float) -> tuple[Cell, ...]:
+    odds = math.exp(epsilon)
+    believed = odds * _BELIEF / (odds * _BELIEF + 1 - _BELIEF)
+    # the best test of two Gaussians that lie μ apart
+    mu = math.sqrt(2 * rho_for(epsilon, DEFAULT_DELTA))
+    found = NormalDist().cdf(NormalDist().inv_cdf(_BELIEF) + mu)
+    return (
+        f"{epsilon:g}",
+        odds,
+        100 * believed,
+        100 * auc_allowed(epsilon, DEFAULT_DELTA),
+        100 * auc_of_noise(epsilon, DEFAULT_DELTA),
+        100 * found,
+        1 / mu,
+    )
+
+
+def _multiples() -> ReportTable:
+    """Of k documents the noise is k times smaller, so ρ counts k² times; rounds add their ρ up."""
+    rows: list[tuple[Cell, ...]] = []
+    for epsilon in _EPSILONS:
+        rho = rho_for(epsilon, DEFAULT_DELTA)
+        for what, power in (("documents of one person", 2), ("rounds", 1)):
+            shares = [epsilon_of(rho * times**power, DEFAULT_DELTA) for times in _TIMES]
+            rows.append((f"{epsilon:g}", what, *shares))
+    return ReportTable(
+        "ε of several documents of one person, and of several rounds",
+        ("ε of one", "of", *map(str, _TIMES)),
+        tuple(rows),
+    )
+
+
+# The part `privacy`: how well the routers of private rounds do by ε and mode, and what attacks
+# find.
+#
+#     texts ──▶ rows through a prior ──▶ sums ──▶ noise of a round, drawn from a seed ──▶ router ──▶
+#     test texts
+#
+# What a round adds up, in the open or under masks, is the plain sum of what its members have
+# noised, which a test of private rounds shows byte for byte; so totals are added up here.
+
 
 _MODES: tuple[PrivacyMode, ...] = ("columns", "full")
 EPSILONS = (1.0, 8.0)
@@ -77,7 +150,7 @@ class PrivateGround:
         return Privacy(mode=mode, epsilon=epsilon, prior=self.prior.fingerprint)
 
 
-def run(plan: ExperimentPlan) -> ReportPart:
+def run_privacy(plan: ExperimentPlan) -> ReportPart:
     encoder = find_encoder(plan.encoder + SENTENCE)
     prior = built_in_prior(encoder)
     tables = []
@@ -241,3 +314,51 @@ def _attack_rows(
             measured.documents,
             *(100 * (share or 0) for share in shares),
         )
+
+
+# The part `summary`: a number for each dataset and kind of round, beside the published method.
+
+
+_EXACT = {
+    "ir3de": ("the published method, k chosen on held-out text", IR3DE),
+    "ridgeway": ("the default, exact sums", OURS),
+    "ridgeway with sentences": ("with sentences, exact sums", OURS_WITH_SENTENCES),
+}
+_PRIVATE: dict[str, tuple[PrivacyMode, float]] = {
+    "private, ε = 1: the default of a deployment": ("columns", 1.0),
+    "private, ε = 3": ("columns", 3.0),
+    "private, ε = 1, `sums = full`": ("full", 1.0),
+}
+SEEDS = 3
+
+
+def run_summary(plan: ExperimentPlan) -> ReportPart:
+    encoder = find_encoder(plan.encoder + SENTENCE)
+    prior = built_in_prior(encoder)
+    accuracies = {}
+    for dataset in plan.datasets:
+        private = PrivateGround(dataset, encoder, prior)
+        accuracies[dataset.name] = dict(_round_accuracies(plan, dataset, private))
+    rows: tuple[tuple[Cell, ...], ...] = tuple(
+        (name, *(column[name] for column in accuracies.values()))
+        for name in next(iter(accuracies.values()))
+    )
+    table = ReportTable(
+        "Test texts that reach their domain, percent",
+        ("router", *accuracies),
+        rows,
+        f"Mean over domains; of private rounds, over {SEEDS} draws of noise.",
+    )
+    return ReportPart("In short", (), (table,))
+
+
+def _round_accuracies(
+    plan: ExperimentPlan, dataset: Dataset, private: PrivateGround
+) -> Iterator[tuple[str, float]]:
+    for name, (words, method) in _EXACT.items():
+        route = learnt(plan, dataset, name, method).rows[0].route
+        yield words, evaluation(route, dataset.test).accuracy
+    for words, (mode, epsilon) in _PRIVATE.items():
+        privacy = private.privacy(mode, epsilon)
+        seeds = range(plan.seed, plan.seed + SEEDS)
+        yield words, mean(accuracy(private, privacy, seed) for seed in seeds)

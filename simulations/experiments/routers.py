@@ -228,12 +228,12 @@ def our_release(plan: ExperimentPlan, dataset: Dataset, features: str) -> Path:
     """Of a masked round with one holder a domain. features: the ending of the encoder's name."""
 
     def make() -> Path:
-        from ridgeway.simulations.simulate import simulate
+        from ridgeway.simulations.simulate import simulate_federation
 
         work = plan.work / (dataset.digest[:16] + features)
         corpora.write(dataset.corpora, work / "data")
         masked = len(dataset.domains) >= SMALLEST_COHORT
-        simulate(
+        simulate_federation(
             work / "federation",
             lambda event: None,
             data=work / "data",

@@ -53,7 +53,6 @@ from ridgeway.simulations.bench.measuring import (
     resident_bytes,
     seconds_in_turns,
 )
-from ridgeway.simulations.bench.route_bench import DEFAULT_CHOICES, make_release
 from ridgeway.simulations.bench.serving_bench import (
     ROUTE,
     TOKENS,
@@ -61,11 +60,12 @@ from ridgeway.simulations.bench.serving_bench import (
     put_load,
     ridgeway_serve,
 )
+from ridgeway.simulations.bench.sums_bench import DEFAULT_CHOICES, make_release
 from ridgeway.simulations.corpora import Corpus, write
 from ridgeway.simulations.experiments.dataset import builtin_dataset, in_turn
 from ridgeway.simulations.experiments.routers import summed, summed_texts
 from ridgeway.simulations.local_grid import forget_shared_work
-from ridgeway.simulations.simulate import FederationSettled, simulate
+from ridgeway.simulations.simulate import FederationSettled, simulate_federation
 
 Figures = dict[str, float | None]
 _ENCODER = "smollm2"
@@ -125,7 +125,7 @@ def holders(mode: Mode) -> Callable[[int, Path], Figures]:
 
         holder = OneHoldersWork(work / "own-work.jsonl", answer)
         write_corpora(work / "data", count)
-        simulate(
+        simulate_federation(
             work / "federation",
             holder.watch,
             data=work / "data",

@@ -200,7 +200,7 @@ class Answers:
         )
 
 
-def run(plan: ExperimentPlan, folder: Path = SCORES_FOLDER) -> ReportPart:
+def run_scores(plan: ExperimentPlan, folder: Path = SCORES_FOLDER) -> ReportPart:
     """folder: train.jsonl and test.jsonl, each line with `text`, `category` and `scores` of all
     models.
     """

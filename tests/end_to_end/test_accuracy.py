@@ -12,7 +12,7 @@ from ridgeway.common.routing.router import Router
 from ridgeway.common.text.encoder_files import save_encoder
 from ridgeway.common.text.table_encoder import TableEncoder, with_words
 from ridgeway.simulations.experiments.dataset import folder_dataset
-from ridgeway.simulations.simulate import simulate
+from ridgeway.simulations.simulate import simulate_federation
 from tests.support.chats import PHRASES, dialogues, rates
 from tests.support.corpora_on_disk import measured
 
@@ -55,7 +55,7 @@ def test_a_federation_that_chooses_by_itself_reaches_the_same(
     save_encoder(smollm2, tmp_path / "encoder")
     data, release = shared_data / setting, tmp_path / "release"
     encoder = f"dir:{tmp_path / 'encoder'}+words"
-    done = simulate(
+    done = simulate_federation(
         tmp_path / "work", lambda event: None, data=data, out=release, encoder=encoder
     )
     assert done.evaluation.accuracy >= LEAST

@@ -31,18 +31,16 @@ from ridgeway.coordinator.round.federation import Federation, PrivacySettings
 from ridgeway.coordinator.round.progress import no_watch
 from ridgeway.coordinator.solving.solve import RouterChoices, draft, sign
 from ridgeway.simulations.corpora import Corpus
-from ridgeway.simulations.engines import (
+from ridgeway.simulations.simulated_federation import (
     STAGES,
     UNMASKED_STAGES,
-    choose_dropouts,
-    run_in_memory,
-    run_on_flower,
-)
-from ridgeway.simulations.simulated_federation import (
     SimulatedFederation,
+    choose_dropouts,
     create_simulated_federation,
     deal,
     open_epochs,
+    run_in_memory,
+    run_on_flower,
 )
 from tests.support.commands import Finished, Workshop
 from tests.support.corpora_on_disk import (

@@ -31,7 +31,7 @@ from ridgeway.common.text.encoder_files import find_encoder, save_encoder
 from ridgeway.common.text.table_encoder import TableEncoder
 from ridgeway.common.text.tokenizer import Tokenizer
 from ridgeway.coordinator.round.progress import no_watch
-from ridgeway.simulations.simulate import simulate
+from ridgeway.simulations.simulate import simulate_federation
 from tests.support.corpora_on_disk import (
     texts_in_scripts,
     write_domains,
@@ -159,7 +159,7 @@ def releases(work: Path, engine: str) -> Iterator[Line]:
     ]:
         out = work / f"{name}-{mode}"
         folder = work / f"{name}-{mode}-work"
-        simulate(
+        simulate_federation(
             folder,
             no_watch,
             data=work / "data",

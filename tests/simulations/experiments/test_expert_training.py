@@ -17,6 +17,10 @@ from hypothesis import strategies as st
 
 from ridgeway.common.statistics import Integers
 from ridgeway.common.text.tokenizer import Ids, shared_tokenizer
+from ridgeway.simulations.experiments.accuracy_part import (
+    hindsight,
+    routed_perplexities,
+)
 from ridgeway.simulations.experiments.expert_training import (
     BASE,
     MERGED,
@@ -27,7 +31,6 @@ from ridgeway.simulations.experiments.expert_training import (
     train_experts,
     training_rows,
 )
-from ridgeway.simulations.experiments.experts_part import hindsight, routed_perplexities
 from tests.support.experiment_settings import tiny_dataset
 from tests.support.tiny import tiny_definition
 from tests.support.tiny_experts import ROWS

@@ -9,11 +9,13 @@ import pytest
 
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.files import IMPORT_ROOT
-from ridgeway.simulations.experiments.figures import main, pages, with_figures
 from ridgeway.simulations.experiments.report import (
     ReportPart,
     ReportTable,
+    main,
+    pages,
     read_part,
+    with_figures,
     write_part,
 )
 

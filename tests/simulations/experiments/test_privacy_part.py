@@ -1,6 +1,4 @@
-"""Private rounds of an experiment, on tiny corpora: seeds decide, noise costs, attacks stay below
-their bounds.
-"""
+"""The parts on privacy: what is promised, what it costs, what attacks find, and the summary."""
 
 from __future__ import annotations
 
@@ -22,6 +20,35 @@ from ridgeway.simulations.experiments.report import ReportPart
 from ridgeway.simulations.experiments.routers import OURS
 from tests.support.experiment_settings import tiny_dataset, tiny_plan
 from tests.support.tiny import tiny_encoder
+
+# What ε promises, against its definitions.
+
+
+def test_noise_tells_less_than_epsilon_allows_and_more_of_many_documents_than_of_many_rounds(
+    tmp_path: Path,
+) -> None:
+    """Once is the ε itself; k documents cost what k² rounds do."""
+    meaning, multiples = privacy_part.run_epsilon(tiny_plan(tmp_path)).tables
+    allowed, noise = (
+        meaning.column("pairs told apart: allowed, %"),
+        meaning.column("by this noise, %"),
+    )
+    assert all(
+        50 < float(str(less)) < float(str(more)) < 100
+        for less, more in zip(noise, allowed, strict=True)
+    )
+    assert meaning.column("odds change by at most")[1] == pytest.approx(
+        2.71828, abs=1e-4
+    )
+    for epsilon, what, once, *more in multiples.rows:
+        assert once == pytest.approx(float(str(epsilon)), rel=1e-6)
+        assert sorted(map(float, map(str, more))) == [float(str(cell)) for cell in more]
+        assert what in ("documents of one person", "rounds")
+
+
+# Private rounds of an experiment, on tiny corpora: seeds decide, noise costs, attacks stay below
+# their bounds.
+
 
 EPSILONS = (1.0, 20.0)
 
@@ -63,7 +90,7 @@ def found(module_path: Path) -> ReportPart:
             tiny_dataset(train=120),
             replace(tiny_dataset(("law", "medicine")), name="two"),
         )
-        return privacy_part.run(replace(tiny_plan(module_path), datasets=two))
+        return privacy_part.run_privacy(replace(tiny_plan(module_path), datasets=two))
 
 
 def test_every_kind_of_round_has_its_row_beside_no_privacy(found: ReportPart) -> None:
@@ -90,3 +117,45 @@ def test_membership_stays_below_what_epsilon_allows(found: ReportPart) -> None:
     for *_, planted, noise, allowed in attacks.rows:
         assert isinstance(planted, float) and isinstance(allowed, float)
         assert planted == pytest.approx(noise, abs=4) and planted <= allowed + 2
+
+
+# The summary, on tiny corpora.
+
+
+def test_a_summary_has_a_number_for_each_dataset_and_kind_of_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of tokens alone: to read sentences would take minutes. With little noise every text reaches
+    its domain.
+    """
+    monkeypatch.setattr(privacy_part, "SENTENCE", "")
+    monkeypatch.setitem(
+        privacy_part._EXACT, "ridgeway with sentences", ("with sentences", OURS)
+    )
+    monkeypatch.setattr(
+        privacy_part,
+        "_PRIVATE",
+        {"private": ("columns", 20.0), "private, full": ("full", 20.0)},
+    )
+    monkeypatch.setattr(
+        "ridgeway.common.privacy.built_in_text.MAX_KIND_CHARACTERS", 20_000
+    )
+    sets = (
+        tiny_dataset(train=120),
+        replace(tiny_dataset(("law", "code", "poetry"), train=120), name="three"),
+    )
+    part = privacy_part.run_summary(replace(tiny_plan(tmp_path), datasets=sets))
+    [table] = part.tables
+    assert table.columns == ("router", "tiny", "three")
+    assert [str(name).partition(",")[0] for name in table.column("router")] == [
+        "the published method",
+        "the default",
+        "with sentences",
+        "private",
+        "private",
+    ]
+    assert all(
+        isinstance(cell, float) and 80 < cell <= 100
+        for row in table.rows[1:]
+        for cell in row[1:]
+    )

@@ -52,11 +52,12 @@ class FakeParts:
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.ran: list[str] = []
         self.wrong = ""
-        for name in PARTS:
-            module = ModuleType(name)
-            vars(module)["run"] = lambda plan, name=name: self._run(name)
+        self._modules: dict[str, ModuleType] = {}
+        for name, module_name in PARTS.items():
+            module = self._modules.setdefault(module_name, ModuleType(module_name))
+            vars(module)[f"run_{name}"] = lambda plan, name=name: self._run(name)
             patch.setitem(
-                sys.modules, f"ridgeway.simulations.experiments.{name}_part", module
+                sys.modules, f"ridgeway.simulations.experiments.{module_name}", module
             )
 
     def _run(self, name: str) -> ReportPart:
@@ -159,7 +160,9 @@ def test_a_part_that_fails_costs_no_other(
     fake_parts: FakeParts, tmp_path: Path
 ) -> None:
     fake_parts.wrong = "epsilon"
-    assert run_parts(PARTS, tiny_plan(tmp_path), tmp_path) == {"epsilon": "no round"}
+    assert run_parts(list(PARTS), tiny_plan(tmp_path), tmp_path) == {
+        "epsilon": "no round"
+    }
     assert fake_parts.ran == list(PARTS)
     assert not (tmp_path / "epsilon.json").exists()
     page = (tmp_path / "report.md").read_text()

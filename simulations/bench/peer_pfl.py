@@ -8,7 +8,7 @@ import numpy as np
 from pfl.privacy.gaussian_mechanism import GaussianMechanism
 from pfl.stats import MappedVectorStatistics
 
-from ridgeway.simulations.bench.peers.peer import Answered, answer_request
+from ridgeway.simulations.bench.peer import Answered, answer_request
 
 
 def noisy_means(request: Any) -> Answered:

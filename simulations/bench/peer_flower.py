@@ -40,7 +40,7 @@ from flwr.server.workflow import SecAggPlusWorkflow
 from flwr.server.workflow.constant import MAIN_CONFIGS_RECORD, MAIN_PARAMS_RECORD
 from flwr.supercore.task_identity import TaskIdentity
 
-from ridgeway.simulations.bench.peers.peer import Answered, answer_request
+from ridgeway.simulations.bench.peer import Answered, answer_request
 
 _LEVELS = 1 << 22
 _THRESHOLD = 2 / 3

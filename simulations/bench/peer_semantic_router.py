@@ -8,7 +8,7 @@ import numpy as np
 from semantic_router import IndexedRouter, Route
 from semantic_router.encoders import DenseEncoder
 
-from ridgeway.simulations.bench.peers.peer import (
+from ridgeway.simulations.bench.peer import (
     Answered,
     answer_request,
     chosen_one_by_one,

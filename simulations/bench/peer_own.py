@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ridgeway.simulations.bench.peers.peer import (
+from ridgeway.simulations.bench.peer import (
     Answered,
     answer_request,
     chosen_one_by_one,

@@ -19,7 +19,7 @@ from nvflare.app_opt.he.model_decryptor import HEModelDecryptor
 from nvflare.app_opt.he.model_encryptor import HEModelEncryptor
 from nvflare.lighter.impl.he import HEBuilder
 
-from ridgeway.simulations.bench.peers.peer import Answered, answer_request
+from ridgeway.simulations.bench.peer import Answered, answer_request
 
 
 def encrypted_sum(request: Any) -> Answered:

@@ -15,7 +15,7 @@ from lunar_router.models.llm_registry import LLMRegistry
 from lunar_router.router.uniroute import UniRouteRouter
 from sklearn.cluster import KMeans
 
-from ridgeway.simulations.bench.peers.peer import (
+from ridgeway.simulations.bench.peer import (
     Answered,
     answer_request,
     chosen_one_by_one,
