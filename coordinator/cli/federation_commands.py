@@ -51,8 +51,11 @@ from ridgeway.coordinator.deploy.coordinator_folder import back_up, create_feder
 from ridgeway.coordinator.deploy.coordinator_folder import restore as make
 from ridgeway.coordinator.deploy.supervisor import announce, write_invite
 from ridgeway.coordinator.deploy.supervisor import up as keep_up
-from ridgeway.coordinator.federation_page import serve_metrics
-from ridgeway.coordinator.federation_view import FederationView
+from ridgeway.coordinator.federation_page import (
+    FederationView,
+    federation_page,
+    serve_metrics,
+)
 from ridgeway.coordinator.round.federation import (
     COORDINATOR_TOML,
     PRIOR,
@@ -356,7 +359,6 @@ def page(
     The page is read-only. Any address but loopback needs --keys, as with `serve`.
     """
     from ridgeway.common.cli.web_commands import serve_page
-    from ridgeway.coordinator.federation_page import federation_page
 
     view = FederationView(open_federation(folder.resolve()))
     parts = federation_page(view)

@@ -70,7 +70,7 @@ class SumsCase:
     """
 
     window: int
-    sums_rows: int
+    rows: int
     width: int
     tokens: int
     published: int
@@ -187,8 +187,8 @@ def published_seconds(embeddings: Any, ids: Ids, batch: int) -> float:
     started = time.perf_counter()
     for start in range(0, len(tokens), batch):
         part = slice(start, start + batch)
-        sums_rows = embeddings[tokens[part]]
-        samples = torch.cat([sums_rows, ones[: len(sums_rows)]], dim=1)
+        rows = embeddings[tokens[part]]
+        samples = torch.cat([rows, ones[: len(rows)]], dim=1)
         gram += samples.T @ samples
         cross += samples.T @ labels[part]
     cross.sum().item()

@@ -29,8 +29,11 @@ from ridgeway.common.deploy.processes import free_port
 from ridgeway.common.web.api_keys import AccessRules, add_key, make_rules
 from ridgeway.common.web.site import create_page_app
 from ridgeway.coordinator.deploy.authority import create_authority
-from ridgeway.coordinator.federation_page import federation_page, serve_metrics
-from ridgeway.coordinator.federation_view import FederationView
+from ridgeway.coordinator.federation_page import (
+    FederationView,
+    federation_page,
+    serve_metrics,
+)
 from ridgeway.coordinator.history import domain_accuracies, noisy_mean
 from ridgeway.coordinator.round.progress import progress_file
 from tests.support.faults import let_join

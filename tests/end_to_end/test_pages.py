@@ -17,8 +17,7 @@ from ridgeway.client.holder_view import holder_page
 from ridgeway.common.base.journal import Journal
 from ridgeway.common.web.api_keys import add_key, make_rules
 from ridgeway.common.web.site import create_page_app
-from ridgeway.coordinator.federation_page import federation_page
-from ridgeway.coordinator.federation_view import FederationView
+from ridgeway.coordinator.federation_page import FederationView, federation_page
 from ridgeway.coordinator.round.ask import RoundWishes
 from ridgeway.coordinator.round.round import run_round
 from tests.support.browser import Visit, visit

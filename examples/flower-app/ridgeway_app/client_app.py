@@ -9,7 +9,7 @@ from flwr.clientapp import ClientApp
 
 from ridgeway.client.client_app import SIMULATION, holder_app
 from ridgeway.common.protocol.messages import CANNOT_ANSWER
-from ridgeway_app.run_folder import run_folder
+from ridgeway_app import run_folder
 
 app = ClientApp()
 answers = holder_app()

@@ -26,7 +26,7 @@ from ridgeway.simulations.simulated_federation import (
     create_simulated_federation,
     open_epochs,
 )
-from ridgeway_app.run_folder import run_folder
+from ridgeway_app import run_folder
 
 app = ServerApp()
 log = logging.getLogger("flwr")

@@ -32,7 +32,7 @@ from ridgeway.coordinator.deploy.coordinator_folder import (
     server_folder,
 )
 from ridgeway.coordinator.deploy.superlink import Node
-from ridgeway.coordinator.federation_view import problems
+from ridgeway.coordinator.federation_page import problems
 from ridgeway.coordinator.round.ask import RunOrder
 from ridgeway.coordinator.round.federation import COORDINATOR_TOML, Federation
 from ridgeway.coordinator.round.progress import Event, OperatorNote

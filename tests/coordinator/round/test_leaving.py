@@ -13,7 +13,7 @@ from ridgeway.client.deploy.holder_folder import has_left, leaving, renew_node_k
 from ridgeway.client.deploy.notices import Gate
 from ridgeway.common.base.errors import InputError, NodeError
 from ridgeway.common.protocol.cohort import LEAVE_PATH, Leaving, check_signed_json
-from ridgeway.coordinator.federation_view import problems
+from ridgeway.coordinator.federation_page import problems
 from ridgeway.coordinator.round.membership import retire
 from tests.support.commands import Workshop
 from tests.support.simulated_federation import (
