@@ -13,6 +13,8 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
+from ridgeway import __version__
+
 
 class CommandEntry(NamedTuple):
     """A command or a group of commands.
@@ -156,7 +158,6 @@ def command(loaded: Iterable[str] = COMMANDS) -> Any:
     """The `ridgeway` command; those of these names can be run, the others are listed alone."""
     import typer
 
-    from ridgeway import __version__
     from ridgeway.common.cli.terminal import command_group
 
     app = command_group(

@@ -15,7 +15,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
+
+from flwr.clientapp import ClientApp
 
 from ridgeway.client.sums.ray_engine import check_ray
 from ridgeway.common.base.errors import InputError
@@ -41,9 +43,6 @@ from ridgeway.simulations.simulated_federation import (
     run_in_memory,
     run_on_flower,
 )
-
-if TYPE_CHECKING:
-    from flwr.clientapp import ClientApp
 
 
 class FederationSettled(Event, kind="settled"):

@@ -16,8 +16,12 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from flwr.app import ConfigRecord, Context, Error, Message
+from flwr.clientapp import ClientApp
+
+from ridgeway.client import client_app
 from ridgeway.client.deploy.holder_folder import agreed_policy, create_holder
 from ridgeway.client.ready import SMALLEST_CORPUS, open_epoch
 from ridgeway.client.round.holder import CARD, PRIOR, Holder, HolderSettings
@@ -43,6 +47,7 @@ from ridgeway.common.privacy.public_prior import (
     write_prior,
 )
 from ridgeway.common.protocol.cohort import Card, RosterMember, Terms, read_signed_json
+from ridgeway.common.protocol.messages import CANNOT_ANSWER
 from ridgeway.common.text.encoder_files import find_encoder
 from ridgeway.coordinator.deploy.coordinator_folder import create_federation
 from ridgeway.coordinator.round.ask import RunOrder, give_order
@@ -53,11 +58,9 @@ from ridgeway.coordinator.round.federation import (
 )
 from ridgeway.coordinator.round.progress import Watch, follow
 from ridgeway.coordinator.round.round import run_round
+from ridgeway.coordinator.server_app import GridTransport
 from ridgeway.simulations import corpora
-from ridgeway.simulations.local_grid import share_work
-
-if TYPE_CHECKING:
-    from flwr.clientapp import ClientApp
+from ridgeway.simulations.local_grid import process_grid, share_work
 
 # A whole federation in a folder: corpora dealt out to holders, holders' folders, a coordinator's
 # folder.
@@ -320,18 +323,12 @@ def dropout_app(
     dropouts: Mapping[str, int], plain: ClientApp | None = None
 ) -> ClientApp:
     """The holders' ClientApp, in which some drop out. plain: one in its place."""
-    from flwr.app import ConfigRecord, Context, Error, Message
-    from flwr.clientapp import ClientApp
-
-    from ridgeway.client.client_app import app, holder_folder
-    from ridgeway.common.protocol.messages import CANNOT_ANSWER
-
-    answering = plain or app
+    answering = plain or client_app.app
     wrapped = ClientApp()
 
     @wrapped.query("ridgeway")
     def ridgeway(message: Message, context: Context) -> Message:
-        limit = dropouts.get(holder_folder(context).name)
+        limit = dropouts.get(client_app.holder_folder(context).name)
         given = context.state.config_records.get("given") or ConfigRecord(
             {"answers": 0}
         )
@@ -380,8 +377,6 @@ def run_in_memory(
     dropouts: holders that drop out, and after how many answers.
     app:      in place of the holders' own.
     """
-    from ridgeway.coordinator.server_app import GridTransport
-    from ridgeway.simulations.local_grid import process_grid
 
     # an app that was made here reaches another process by a fork alone
     shared = app is None or may_fork()

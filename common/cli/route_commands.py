@@ -59,6 +59,12 @@ from ridgeway.common.routing.release import (
 )
 from ridgeway.common.routing.router import Explanation, Router, origin, router_of
 from ridgeway.common.routing.sentence_table import Cascade, ChosenMargin, choose_margin
+from ridgeway.common.text.encoder_files import (
+    SOURCES,
+    cached_encoders,
+    find_encoder,
+    save_encoder,
+)
 
 if TYPE_CHECKING:
     from ridgeway.common.routing.expert_choice import ExpertChoice, ExpertChooser
@@ -600,7 +606,6 @@ def ways_to_set(
 @encoder.command("list")
 def list_encoders(json: Json = False) -> None:
     """The kinds of encoder there are, and those already converted on this machine."""
-    from ridgeway.common.text.encoder_files import SOURCES, cached_encoders
 
     cards = cached_encoders()
     columns = ("name", "rows", "width", "fingerprint")
@@ -621,7 +626,6 @@ def save(
     json: Json = False,
 ) -> None:
     """Write an encoder to a folder that can be carried to other machines and used as dir:PATH."""
-    from ridgeway.common.text.encoder_files import find_encoder, save_encoder
 
     if folder.is_file():
         raise InputError(f"{folder} is a file; an encoder is saved as a folder")

@@ -265,8 +265,6 @@ def _prepare(
 
 def _bare(encoder: TableEncoder, documents: Sequence[str]) -> list[Work]:
     """Tokenising alone: on threads of our own, and on the library's."""
-    from tokenizers import Tokenizer
-
     backend = Tokenizer.from_str(encoder.definition.decode())
     tokenise = partial(backend.encode_batch_fast, add_special_tokens=False)
     batches = list(text_batches(documents))

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from tokenizers import Tokenizer as Backend
 
 from ridgeway.common.base.errors import EncoderError, first_line
 from ridgeway.common.cli.terminal import step
@@ -213,7 +214,6 @@ def from_gguf(path: Path) -> Any:
 
 def end_of(definition: bytes) -> int:
     """The id that stands between documents, and before the first token of each."""
-    from tokenizers import Tokenizer as Backend
 
     backend = Backend.from_str(definition.decode())
     for word in ENDS:
