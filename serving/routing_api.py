@@ -1,6 +1,4 @@
-"""The routing API: where a prompt should go and why, the release in use, how the service is; and
-what it answers, as typed records.
-"""
+"""The routing API: where a prompt should go and why, and its answers as typed records."""
 
 from __future__ import annotations
 
@@ -44,9 +42,8 @@ from ridgeway.serving.routing_service import (
 )
 from ridgeway.serving.rules import ruled_decision
 
-# What is answered over HTTP, as typed records; the OpenAPI description is made of them.
-#
-# The shapes of what is asked are in `request_bodies`.
+# What is answered, as typed records; the OpenAPI description is made of them. The shapes of what is
+# asked are in `request_bodies`.
 
 
 class _Answer(BaseModel):
@@ -270,8 +267,6 @@ EXPERT_ANSWER: Responses = {
 }
 
 
-# The routing API: where a prompt should go and why, the release in use, and how the service is.
-#
 # Five endpoints for applications and operators, and two for the page; and a shorter way to those
 # that are called most.
 

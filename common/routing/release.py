@@ -1,8 +1,6 @@
 """The signed artefact: a folder with manifest.json, router.safetensors and tokenizer.json.
 
 Verifies every byte before anything is used; unpickles nothing.
-
-And the release in use, and the next one taking its place.
 """
 
 from __future__ import annotations
