@@ -200,8 +200,8 @@ def _written(cell: Cell, digits: int) -> str:
 #
 # experiments, benchmarks ──▶ docs/figures/NAME.json ──▶ `make figures` ──▶ tables in the docs
 #
-# NAME.json is a ReportPart (report.py): title, words, tables (title, columns, rows, note),
-# left_out, and the facts of bench/provenance.py: date, commit, machine, load, seconds, command. An
+# NAME.json is a ReportPart: title, words, tables (title, columns, rows, note),
+# left_out, and the facts of `provenance`: date, commit, machine, load, seconds, command. An
 # experiment or a benchmark writes it with `--out docs/figures`; nobody writes it by hand. A page
 # has
 #
