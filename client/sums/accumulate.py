@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -84,15 +85,17 @@ def accumulators(
     sampling: Sampling,
     words: WordSketch | None = None,
     sentences: SentenceFeatures | None = None,
+    gram: MakeGram | None = None,
 ) -> Callable[[], Accumulator]:
     """A maker of accumulators that share one table: for windows of one token, counting is enough.
 
     words, sentences: the features that stand behind those of tokens, if an encoder has any.
+    gram: who multiplies, if it is not the CPU.
     """
     if only_counts(sampling, words or sentences):
         return lambda: TokenCounts(table, sampling)
     shared = WindowTable(table, words, sentences)
-    return lambda: WindowSums(shared, sampling)
+    return lambda: WindowSums(shared, sampling, gram or ExactGram)
 
 
 def only_counts(
@@ -196,17 +199,17 @@ class ExactGram:
     columns where it does are taken again in float64.
     """
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, block_samples: int = BLOCK_SAMPLES) -> None:
         self._features = width + 1
+        self._block_samples = block_samples
         self._blocks = defaultdict[int, NDArray[np.int16]](
-            lambda: np.empty((BLOCK_SAMPLES, width), dtype=np.int16)
+            lambda: np.empty((block_samples, width), dtype=np.int16)
         )
         """The samples that wait, by how often they count."""
         self._filled = defaultdict[int, int](int)
         self._total = np.zeros((self._features, self._features), dtype=np.int64)
-        self._gram = np.zeros((self._features, self._features))
         self._pending = 0
-        """What samples count that stand in `_gram` and not yet in `_total`."""
+        """What samples count whose products are not yet in `_total`."""
         self._wide_blocks = 0
         """How many more blocks are not worth a trial in float32."""
 
@@ -214,11 +217,11 @@ class ExactGram:
         """Take in N×h samples, none of them beyond FEATURE_LIMIT, that count `times` times each."""
         while len(samples):
             filled = self._filled[times]
-            part = samples[: BLOCK_SAMPLES - filled]
+            part = samples[: self._block_samples - filled]
             self._blocks[times][filled : filled + len(part)] = part
             self._filled[times] += len(part)
             samples = samples[len(part) :]
-            if self._filled[times] == BLOCK_SAMPLES:
+            if self._filled[times] == self._block_samples:
                 self._multiply(times)
 
     def _multiply(self, times: int) -> None:
@@ -227,6 +230,10 @@ class ExactGram:
         if (self._pending + times * len(block)) * MAX_SQUARE >= EXACT_LIMIT:
             self._flush()
         self._pending += times * len(block)
+        self._add_products(block, times)
+
+    def _add_products(self, block: NDArray[np.int16], times: int) -> None:
+        """Add the products of a block to the sum that `_take_sum` gives."""
         features = np.ones((len(block), self._features), dtype=np.float32)
         features[:, :-1] = block
         if self._wide_blocks or not self._add_narrow(features, times):
@@ -256,9 +263,19 @@ class ExactGram:
             self._gram[:, inexact] += again.T
         return True
 
-    def _flush(self) -> None:
-        self._total += self._gram.astype(np.int64)
+    @cached_property
+    def _gram(self) -> NDArray[np.float64]:
+        """The sum of products that are not yet in `_total`."""
+        return np.zeros((self._features, self._features))
+
+    def _take_sum(self) -> NDArray[np.float64]:
+        """The sum of products since it was last taken, as whole numbers."""
+        taken = self._gram.copy()
         self._gram[:] = 0
+        return taken
+
+    def _flush(self) -> None:
+        self._total += self._take_sum().astype(np.int64)
         self._pending = 0
 
     def triangle(self) -> Integers:
@@ -270,13 +287,19 @@ class ExactGram:
         return triangle
 
 
+MakeGram = Callable[[int], ExactGram]
+"""Makes the sum of products of so many features."""
+
+
 class WindowSums(Accumulator):
     """Sums over windows: segment sums of the integer table, then one exact product a batch."""
 
-    def __init__(self, table: WindowTable, sampling: Sampling) -> None:
+    def __init__(
+        self, table: WindowTable, sampling: Sampling, gram: MakeGram = ExactGram
+    ) -> None:
         self._table = table
         self._sampling = sampling
-        self._gram = ExactGram(table.width)
+        self._gram = gram(table.width)
 
     def add_layers(self, samples: Sequence[Layer]) -> None:
         for layer in samples:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import partial, reduce
 from pathlib import Path
 from queue import SimpleQueue
 from typing import NamedTuple
@@ -493,9 +493,7 @@ class _Run:
         )
         if job.threads > MAX_THREADS_ALONE and left >= MIN_READERS_BYTES:
             rules = replace(rules, characters=PROCESS_BATCH_CHARACTERS)
-            summing = not job.devices and not only_counts(
-                job.sampling, encoder.words or encoder.sentences
-            )
+            summing = not only_counts(job.sampling, encoder.words or encoder.sentences)
             # the other half of the cores sums
             readers = job.threads // 2 if summing else job.threads
             with piece_readers(encoder, pieces, rules, readers) as batches:
@@ -592,21 +590,20 @@ def makers(
 
     devices: the GPUs to sum on, such as `cuda:0`; without any, the CPU sums.
     """
-    if devices:
-        from ridgeway.client.sums.gpu_sums import gpu_accumulators
-
-        return [
-            maker
-            for device in devices
-            for maker in gpu_accumulators(
-                encoder.table, sampling, device, encoder.words, encoder.sentences
-            )
-        ]
     # as many as there are threads, if memory allows
     most = ACCUMULATOR_BYTES // ((encoder.width + 1) ** 2 * 16)
-    return [_maker(encoder, sampling)] * min(threads, max(1, most))
+    count = max(len(devices), min(threads, max(1, most)))
+    made = [_maker(encoder, sampling, device) for device in devices or ("",)]
+    return [made[number % len(made)] for number in range(count)]
 
 
-def _maker(encoder: TableEncoder, sampling: Sampling) -> Maker:
-    """Of accumulators that share a copy of the table."""
-    return accumulators(encoder.table, sampling, encoder.words, encoder.sentences)
+def _maker(encoder: TableEncoder, sampling: Sampling, device: str) -> Maker:
+    """Of accumulators that share a copy of the table. device: "" is the CPU."""
+    known = encoder.table, sampling, encoder.words
+    sentences = encoder.sentences
+    if not device:
+        return accumulators(*known, sentences)
+    from ridgeway.client.sums.gpu_gram import GpuGram
+
+    read = sentences.on_device(device) if sentences else None
+    return accumulators(*known, read, partial(GpuGram, device=device))

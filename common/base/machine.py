@@ -8,12 +8,12 @@ import sys
 import threading
 import warnings
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from ridgeway.common.base.errors import DeviceError, InputError, first_line
 
@@ -176,8 +176,6 @@ POSSIBLE_DRIVERS = (Path("/dev/dxg"),)
 
 INSTALL = "install ridgeway[gpu]"
 
-Made = TypeVar("Made")
-
 
 def gpus() -> list[str]:
     """The GPUs that torch can use now, such as `cuda:0`. Where there is no driver, torch is not
@@ -230,27 +228,6 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and (
         "out of memory" in words.lower() or "ALLOC_FAILED" in words
     )
-
-
-def halving(make: Callable[[int], Made], size: int, least: int) -> Made:
-    """What `make` makes of a size; each time memory runs out, of half the size. Raises DeviceError
-    below the least.
-    """
-    import torch
-
-    while True:
-        try:
-            return make(size)
-        except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
-                raise
-            if size // 2 < least:
-                raise DeviceError(
-                    "not enough free GPU memory for these sums; free some, or use "
-                    "--device cpu"
-                ) from error
-        size //= 2
-        torch.cuda.empty_cache()
 
 
 def _seen() -> tuple[list[str], str]:

@@ -10,7 +10,7 @@ import contextlib
 import hashlib
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -61,8 +61,8 @@ USE = "use"
 _TOKENIZER = "tokenizer.json"
 
 
-VectorsOnDevice = Callable[[Ids, Integers], Any]
-"""The vectors of texts, in an array of numpy or of torch."""
+VectorsOnDevice = Callable[[Ids, Integers], NDArray[np.int16]]
+"""The vectors of texts, worked out on a GPU."""
 
 
 class SentenceEncoder(Protocol):
@@ -291,10 +291,15 @@ class SentenceFeatures:
 
     encoder: SentenceEncoder
     spelling: Spelling
+    vectors_on_device: VectorsOnDevice | None = None
 
     @property
     def width(self) -> int:
         return self.encoder.width + RANDOM_FEATURES
+
+    def on_device(self, device: str) -> SentenceFeatures:
+        """The same, with sentence vectors from a GPU."""
+        return replace(self, vectors_on_device=self.encoder.on_device(device))
 
     def texts(self, ids: Ids, pieces: Pieces) -> list[str]:
         """The text of each piece of a row of ids."""
@@ -313,7 +318,8 @@ class SentenceFeatures:
         if len(bounds) < 2:
             return np.zeros((0, self.width), dtype=np.int16)
         pieces = pieces_of(bounds)
-        vectors = self.encoder.vectors(*self.read(ids, pieces))
+        vectors_of = self.vectors_on_device or self.encoder.vectors
+        vectors = vectors_of(*self.read(ids, pieces))
         # partial sums stay below 2¹³ · √1024, so float32 holds them exactly
         sums = vectors.astype(np.float32) @ random_signs(self.encoder.width)
         random = np.maximum(sums, 0).astype(np.int32) >> RANDOM_SHIFT

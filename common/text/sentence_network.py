@@ -283,8 +283,8 @@ class TorchSentences:
 
         return torch.segment_reduce(rows, "sum", lengths=self._tensor(lengths))
 
-    def vectors(self, ids: Ids, lengths: Integers) -> torch.Tensor:
-        """What `UseEncoder.vectors` gives, on the device."""
+    def vectors(self, ids: Ids, lengths: Integers) -> NDArray[np.int16]:
+        """What `UseEncoder.vectors` gives."""
         import torch
 
         vectors = torch.zeros(
@@ -303,4 +303,4 @@ class TorchSentences:
                 ids[start : stops[last - 1]], lengths[first:last]
             )
             vectors[self._tensor(filled[first:last])] = made.to(torch.int16)
-        return vectors
+        return np.asarray(vectors.cpu())

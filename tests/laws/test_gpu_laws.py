@@ -1,12 +1,9 @@
-"""Laws of sums on a device: the bits of the CPU, whatever the shapes, the pieces and the way of
-multiplying.
-"""
+"""Laws of sums on a device: the bits of the CPU, whatever the samples and their blocks."""
 
 from __future__ import annotations
 
-import gc
-import weakref
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pytest
@@ -15,28 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from ridgeway.client.sums import gpu_gram, gpu_sums
+from ridgeway.client.sums import gpu_gram
 from ridgeway.client.sums.accumulate import (
     Accumulator,
     ExactGram,
     State,
     accumulators,
-    gram_of_counts,
 )
-from ridgeway.client.sums.gpu_gram import (
-    COLUMNS,
-    ROWS,
-    BlockGram,
-    combined,
-    split,
-    write_samples,
-)
-from ridgeway.client.sums.gpu_sums import (
-    GpuTable,
-    gpu_accumulators,
-    weighted_gram,
-)
-from ridgeway.common.base.errors import BoundExceeded, DeviceError
+from ridgeway.client.sums.gpu_gram import GpuGram
+from ridgeway.common.base.errors import DeviceError
 from ridgeway.common.base.machine import gpus
 from ridgeway.common.base.settings import (
     FEATURE_LIMIT,
@@ -106,14 +90,9 @@ def summed(accumulator: Accumulator, *batches: Documents) -> State:
     return accumulator.state()
 
 
-def one(
-    table: NDArray[np.int16],
-    sampling: Sampling,
-    device: str,
-    words: WordSketch | None = None,
-) -> Callable[[], Accumulator]:
-    """A maker of the accumulators that work on a device."""
-    return gpu_accumulators(table, sampling, device, words)[0]
+def on(device: str) -> Callable[[int], ExactGram]:
+    """Who multiplies on a device."""
+    return partial(GpuGram, device=device)
 
 
 def assert_same(one: State, other: State) -> None:
@@ -149,7 +128,7 @@ def test_a_device_gives_the_bits_of_the_cpu(
     """
     table, sampling = tables(11, width, seed), Sampling(window, limit, *more)
     here = accumulators(table, sampling, words)()
-    there = one(table, sampling, device, words)()
+    there = accumulators(table, sampling, words, gram=on(device))()
     ours = summed(there, texts)
     expected = summed(here, texts)
     assert_same(ours, expected)
@@ -163,7 +142,7 @@ def test_dividing_documents_leaves_the_sums_unchanged(
     device: str, texts: Documents, cut: int, window: int
 ) -> None:
     """Also when the state is asked for in between, and in another order."""
-    new = one(tables(11, 40, 3), Sampling(window), device)
+    new = accumulators(tables(11, 40, 3), Sampling(window), gram=on(device))
     whole, divided, turned = new(), new(), new()
     expected = summed(whole, texts)
     summed(divided, texts[:cut])
@@ -172,201 +151,87 @@ def test_dividing_documents_leaves_the_sums_unchanged(
 
 
 @on_every_device
-def test_small_blocks_and_small_slots_change_nothing(
-    device: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Blocks that fill up many times and ids that travel in many pieces give the same sums."""
-    rolls = np.random.default_rng(5)
-    texts = [
-        rolls.integers(0, 11, size).tolist() for size in rolls.integers(0, 40, 100)
-    ]
-    table, sampling = tables(11, 20, 4), Sampling(3)
-    expected = summed(accumulators(table, sampling)(), texts)
-    monkeypatch.setattr(gpu_gram, "_BLOCK_BYTES", 2 * ROWS * 2 * COLUMNS)
-    monkeypatch.setattr(gpu_gram, "MIN_COLUMNS", COLUMNS)
-    monkeypatch.setattr(gpu_sums, "SLOT_TOKENS", 300)
-    assert_same(summed(one(table, sampling, device)(), texts), expected)
-
-
-@on_every_device
-def test_words_that_are_sketched_in_pieces_are_the_same(
-    device: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also where a window has more tokens than a piece, and where no token has a letter."""
-    rolls = np.random.default_rng(6)
-    table, sampling = tables(11, 5, 4), Sampling(8, stride=9, units=10)
-    monkeypatch.setattr(gpu_sums, "_TOKENS_AT_ONCE", 20)
-    for last in (3, 10):
-        sizes = rolls.integers(0, 40, 4)
-        texts = [rolls.integers(2, last + 1, size).tolist() for size in sizes]
-        here = accumulators(table, sampling, SKETCHES[1])()
-        there = one(table, sampling, device, SKETCHES[1])()
-        assert_same(summed(there, texts), summed(here, texts))
-
-
-@on_every_device
 @few_examples
 @given(
-    columns=st.sampled_from([COLUMNS, 3 * COLUMNS]),
-    seed=st.integers(0, 99),
-    extreme=st.booleans(),
+    counts=st.lists(
+        st.tuples(st.integers(1, 70), st.sampled_from([1, 2, 8])), max_size=8
+    ),
+    width=st.sampled_from([1, 2, 129]),
+    block=st.sampled_from([1, 7, gpu_gram.GPU_BLOCK_SAMPLES]),
 )
-def test_products_are_exact(
-    device: str, columns: int, seed: int, extreme: bool
+def test_samples_in_any_blocks_add_up_as_on_the_cpu(
+    device: str, counts: list[tuple[int, int]], width: int, block: int
 ) -> None:
-    """Also where every digit is as large as digits get, and over several blocks."""
-    rolls = np.random.default_rng(seed)
-    values = [-64, 64] if extreme else list(range(-64, 65))
-    planes = rolls.choice(np.array(values, dtype=np.int8), (2 * ROWS, columns))
-    samples = planes[:ROWS].astype(np.int64) * 64 + planes[ROWS:]
-    total = torch.zeros(2 * ROWS, 2 * ROWS, dtype=torch.int64, device=device)
-    for times in (1, 3):
-        gpu_gram.add_products(torch.from_numpy(planes).to(device), total, times)
-    np.testing.assert_array_equal(
-        np.triu(combined(total).numpy()), np.triu(4 * samples @ samples.T)
-    )
-
-
-def test_the_largest_block_stays_within_32_bits() -> None:
-    """A block's products of digits, all as large as they get, are below 2³¹."""
-    assert gpu_gram.MAX_COLUMNS * 64 * 64 < 1 << 31
-
-
-@given(
-    values=st.lists(st.integers(-FEATURE_LIMIT, FEATURE_LIMIT), min_size=1, max_size=50)
-)
-def test_digits_fit_in_eight_bits_and_give_the_number_back(values: list[int]) -> None:
-    """x = 64·high + low, for every feature there can be."""
-    numbers = torch.tensor(values, dtype=torch.int16)
-    high, low = split(numbers)
-    assert int(high.abs().max()) <= 64
-    assert int(low.min()) >= -32
-    assert int(low.max()) < 32
-    planes = torch.zeros(2 * ROWS, COLUMNS, dtype=torch.int8)
-    write_samples(numbers[:, None], planes, 3)
-    digits = planes[[0, ROWS], 3 : 3 + len(values)].int()
-    assert (64 * digits[0] + digits[1]).tolist() == values
-
-
-@on_every_device
-@few_examples
-@given(counts=st.lists(st.integers(1, 70), max_size=5), width=st.sampled_from([2, 129]))
-def test_samples_in_any_pieces_add_up_as_on_the_cpu(
-    device: str, counts: list[int], width: int
-) -> None:
-    """What a transformer's features go through."""
+    """Also where every feature is as large as features get, and samples count differently."""
     rolls = np.random.default_rng(len(counts))
     here = ExactGram(width)
-    there = BlockGram(torch.device(device), width)
-    for size in counts:
-        samples = rolls.integers(
-            -FEATURE_LIMIT, FEATURE_LIMIT + 1, (size, width)
-        ).astype(np.int16)
-        here.add(samples)
-        there.add(torch.from_numpy(samples).to(device))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gpu_gram, "GPU_BLOCK_SAMPLES", block)
+        there = GpuGram(width, device)
+    for size, times in counts:
+        extreme = rolls.choice([-FEATURE_LIMIT, FEATURE_LIMIT], (size, width))
+        drawn = rolls.integers(-FEATURE_LIMIT, FEATURE_LIMIT + 1, (size, width))
+        samples = np.where(rolls.random() < 0.5, extreme, drawn).astype(np.int16)
+        here.add(samples, times)
+        there.add(samples, times)
     np.testing.assert_array_equal(there.triangle(), here.triangle())
 
 
 @on_every_device
-@few_examples
-@given(
-    counts=st.lists(
-        st.integers(0, 1 << 30) | st.integers(0, 1 << 35), min_size=4, max_size=4
-    )
-)
-def test_counts_of_billions_are_weighted_exactly(
-    device: str, counts: list[int]
+def test_sums_are_taken_before_they_are_too_large_to_be_exact(
+    device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same integers as on the CPU, where they are held against Python's own."""
-    table, numbers = tables(4, 5, 8), np.array(counts, dtype=np.int64)
-    there = weighted_gram(GpuTable(table, device).values, numbers)
-    np.testing.assert_array_equal(there, gram_of_counts(table, numbers))
+    """Once the products could reach EXACT_LIMIT, those so far go to 64-bit integers."""
+    monkeypatch.setattr("ridgeway.client.sums.accumulate.EXACT_LIMIT", 1 << 30)
+    taken: list[int] = []
+    real = GpuGram._take_sum
 
+    def counted(gram: GpuGram) -> NDArray[np.float64]:
+        taken.append(1)
+        return real(gram)
 
-def test_counts_that_could_overflow_are_refused() -> None:
-    """As on the CPU."""
-    with pytest.raises(BoundExceeded):
-        weighted_gram(
-            GpuTable(tables(2, 2, 1), "cpu").values, np.array([1 << 37, 1 << 37])
-        )
-
-
-# Memory that runs out
-
-
-def test_sums_go_on_when_a_block_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The planes are made smaller, and the sums are the same."""
-    real, sizes = gpu_gram.Block, []
-
-    class Full(real):  # type: ignore[valid-type, misc]
-        def __init__(self, device: torch.device, rows: int, columns: int) -> None:
-            sizes.append(columns)
-            if columns > 3000:
-                raise torch.OutOfMemoryError
-            super().__init__(device, rows, columns)
-
-    monkeypatch.setattr(gpu_gram, "Block", Full)
-    table, sampling, texts = (
-        tables(11, 9, 2),
-        Sampling(4),
-        [[1, 2, 3, 4, 5, 6, 7, 8, 9]] * 50,
-    )
-    there, here = one(table, sampling, "cpu")(), accumulators(table, sampling)()
-    assert_same(summed(there, texts), summed(here, texts))
-    assert len(sizes) > 1
-    assert sizes[-1] <= 3000
-
-
-@on_every_device
-@pytest.mark.parametrize("window", [1, 4])
-def test_an_accumulator_that_is_let_go_holds_nothing(device: str, window: int) -> None:
-    """Its memory is free at once for the next one, without waiting for the garbage collector."""
-    accumulator = one(tables(11, 9, 2), Sampling(window), device)()
-    summed(accumulator, [[1, 2, 3]])
-    gone = weakref.ref(accumulator)
-    gc.disable()
-    try:
-        del accumulator
-        assert gone() is None
-    finally:
-        gc.enable()
+    monkeypatch.setattr(GpuGram, "_take_sum", counted)
+    gram = GpuGram(3, device)
+    samples = np.full((gpu_gram.GPU_BLOCK_SAMPLES, 3), FEATURE_LIMIT, np.int16)
+    for _ in range(5):
+        gram.add(samples, 7)
+    expected = 5 * 7 * len(samples) * FEATURE_LIMIT**2
+    assert gram.triangle()[0] == expected
+    assert len(taken) >= 5
 
 
 # Devices that cannot multiply
 
 
-EXACT_PRODUCTS = gpu_gram.add_products
-
-
-def _forgetful(planes: torch.Tensor, total: torch.Tensor, times: int) -> None:
-    """Right over the first columns, and blind to all others."""
-    EXACT_PRODUCTS(planes[:, :COLUMNS].contiguous(), total, times)
-
-
-def _broken(*_: object) -> None:
+def _broken(*_: object, **__: object) -> None:
     raise RuntimeError("many lines\nthis GPU is too old")
 
 
-def _full(*_: object) -> None:
+def _full(*_: object, **__: object) -> None:
     raise torch.OutOfMemoryError
 
 
 @pytest.mark.parametrize(
-    ("products", "words"),
-    [
-        (_broken, "this GPU is too old"),
-        (_forgetful, "not exact"),
-        (_full, "not enough free GPU memory"),
-    ],
+    ("made", "sentence"),
+    [(_broken, "this GPU is too old"), (_full, "not enough free memory on cpu")],
 )
-def test_a_device_that_cannot_multiply_is_an_error(
-    monkeypatch: pytest.MonkeyPatch, products: Callable[..., None], words: str
+def test_a_device_that_fails_is_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, made: Callable[..., None], sentence: str
 ) -> None:
-    """One sentence, with the reason; where memory is missing, it says so."""
-    monkeypatch.setattr(gpu_gram, "add_products", products)
+    """With the reason; where memory is missing, it says so."""
+    monkeypatch.setattr(torch, "zeros", made)
+    with pytest.raises(DeviceError, match=sentence):
+        summed(accumulators(tables(11, 9, 2), Sampling(4), gram=on("cpu"))(), [[1, 2]])
+
+
+def test_a_device_whose_products_are_not_exact_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Such as one that multiplies in fewer bits than it is asked for."""
+    monkeypatch.setattr(torch, "float64", torch.float32)
     gpu_gram.check_products.cache_clear()  # refusals are not kept
-    with pytest.raises(DeviceError, match=words):
-        summed(one(tables(11, 9, 2), Sampling(4), "cpu")(), [[1, 2, 3]])
+    with pytest.raises(DeviceError, match="not exact"):
+        gpu_gram.check_products("cpu")
 
 
 @needs_gpu
@@ -376,7 +241,7 @@ def test_a_large_corpus_needs_no_more_memory_than_a_small_one() -> None:
     table = tables(5000, 256, 1)
     peaks = []
     for rounds in (2, 12):
-        sums = one(table, Sampling(16), "cuda:0")()
+        sums = accumulators(table, Sampling(16), gram=on("cuda:0"))()
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
         for _ in range(rounds):
@@ -387,25 +252,3 @@ def test_a_large_corpus_needs_no_more_memory_than_a_small_one() -> None:
         peaks.append(torch.cuda.max_memory_allocated() - before)
         del sums
     assert peaks[1] <= peaks[0] * 1.01
-
-
-@needs_gpu
-def test_a_gpu_with_little_memory_gives_the_same_sums() -> None:
-    """Blocks are made smaller until they fit."""
-    table, sampling = tables(2000, 700, 6), Sampling(8)
-    ids = np.random.default_rng(3).integers(0, 2000, 300_000).astype(np.int32)
-    lengths = np.full(300, 1000)
-    here = accumulators(table, sampling)()
-    here.add(ids, lengths)
-    torch.cuda.empty_cache()
-    total = torch.cuda.get_device_properties(0).total_memory
-    torch.cuda.set_per_process_memory_fraction(
-        (torch.cuda.memory_reserved() + (150 << 20)) / total
-    )
-    try:
-        there = one(table, sampling, "cuda:0")()
-        there.add(ids, lengths)
-        assert_same(there.state(), here.state())
-        assert there._gram.capacity < gpu_gram._BLOCK_BYTES // (2 * 768)  # type: ignore[attr-defined]
-    finally:
-        torch.cuda.set_per_process_memory_fraction(1.0)

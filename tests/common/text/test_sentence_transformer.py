@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 
 from ridgeway.client.sums.accumulate import accumulators
-from ridgeway.client.sums.gpu_sums import gpu_accumulators
+from ridgeway.client.sums.gpu_gram import GpuGram
 from ridgeway.common.base.errors import EncoderError, RidgewayError, StatisticsError
 from ridgeway.common.base.files import cache_folder
 from ridgeway.common.base.settings import FEATURE_LIMIT, Sampling
@@ -328,12 +329,17 @@ def test_statistics_of_a_local_model_ask_for_its_source(
 def test_sums_are_those_of_windows_on_either_path(encoder: TransformerEncoder) -> None:
     """In one go, in parts, and by the code of GPUs, on the CPU."""
     joined = with_sentences(tiny_encoder(), encoder)
+    assert joined.sentences
     sampling = Sampling(4, stride=8, units=5, opening=3)
     ids, lengths = joined.tokenizer.encode_many(TEXTS)
     here = accumulators(joined.table, sampling, joined.words, joined.sentences)
-    there = gpu_accumulators(
-        joined.table, sampling, "cpu", joined.words, joined.sentences
-    )[0]
+    there = accumulators(
+        joined.table,
+        sampling,
+        joined.words,
+        joined.sentences.on_device("cpu"),
+        partial(GpuGram, device="cpu"),
+    )
     whole, on_device, parts = here(), there(), [here(), here()]
     whole.add(ids, lengths)
     on_device.add(ids, lengths)
