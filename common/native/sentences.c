@@ -223,20 +223,22 @@ INLINE void read_rows(const Network *net, Multiply *multiply, Scratch *scratch, 
     int64_t count = rows - 2 * GAP;
     int32_t *products = scratch->products;
     multiply(&net->layer[PROJECT], 0, WIDTH, scratch->embedded + GAP * WIDTH, WIDTH, count, products);
-    for (int64_t at = 0; at < rows; at++)
+    for (int branch = 0; branch < BRANCHES; branch++)
+        memset(scratch->activations[branch], 0, sizeof(int16_t) * (size_t)(rows * BRANCH));
+    for (int64_t at = GAP; at < rows - GAP; at++)
         if (scratch->is_token[at]) activate_projection(net, products + (at - GAP) * PROJECTED, scratch->activations, at);
-        else for (int branch = 0; branch < BRANCHES; branch++)
-            memset(scratch->activations[branch] + at * BRANCH, 0, sizeof(int16_t) * BRANCH);
     for (int branch = 0; branch < BRANCHES; branch++) {
         const int16_t *inputs = scratch->activations[branch];
         int16_t *hidden = scratch->hidden;
         const Layer *layer = &net->layer[FIRST + branch];
         multiply_windows(multiply, layer, branch, alone, inputs, count, products);
-        for (int64_t at = 0; at < rows; at++)
-            if (scratch->is_token[at]) for (int32_t i = 0; i < BRANCH; i++)
-                hidden[at * BRANCH + i] =
-                    (int16_t)convolved(layer, products + (at - GAP) * BRANCH, inputs + at * BRANCH, i, LARGEST);
-            else memset(hidden + at * BRANCH, 0, sizeof(int16_t) * BRANCH);
+        memset(hidden, 0, sizeof(int16_t) * (size_t)(rows * BRANCH));
+        for (int64_t at = GAP; at < rows - GAP; at++) {
+            const int32_t *row = products + (at - GAP) * BRANCH;
+            if (!scratch->is_token[at]) continue;
+            for (int32_t i = 0; i < BRANCH; i++)
+                hidden[at * BRANCH + i] = (int16_t)convolved(layer, row, inputs + at * BRANCH, i, LARGEST);
+        }
         layer = &net->layer[SECOND + branch];
         multiply_windows(multiply, layer, branch, alone, hidden, count, products);
         for (int64_t at = GAP; at < rows - GAP; at++) {
@@ -279,7 +281,7 @@ INLINE void finish(const Network *net, const int32_t *last, int16_t *vector) {
         vector[i] = (int16_t)clip(floor((vector[i] * (double)(NORM << 7) + norm) / (2 * norm)), -LIMIT, LIMIT);
 }
 
-/* Sums over the tokens of texts → their vectors. */
+/* Sums over the tokens of texts, whose features were normalised → the vectors of the texts. */
 INLINE void head(const Network *net, Multiply *multiply, Scratch *scratch, int64_t count, const int64_t *lengths,
                  int16_t *vectors) {
     const double *gain = net->gain + PROJECTED, *offset = net->gain_offset + PROJECTED;
