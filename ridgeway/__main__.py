@@ -170,9 +170,9 @@ def command(loaded: Iterable[str] = COMMANDS) -> Any:
         version: bool = typer.Option(False, "--version", help="Print the version."),
     ) -> None:
         if version:
-            from ridgeway.common.base.machine import why_not
+            from ridgeway.common.base.machine import sentence_kernel, why_not
 
-            native = f"no ({why_not})" if why_not else "yes"
+            native = f"no ({why_not})" if why_not else f"yes ({sentence_kernel()})"
             print(f"ridgeway {__version__}, native {native}")
             raise typer.Exit
 

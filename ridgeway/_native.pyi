@@ -23,6 +23,22 @@ class Encoder:
         self, texts: Sequence[str], table: Numbers = ..., /
     ) -> tuple[bytearray, bytearray]: ...
 
+class SentenceNetwork:
+    def __new__(
+        cls,
+        table: Numbers,
+        values: Numbers,
+        weights: Numbers,
+        scales: Numbers,
+        gains: Numbers,
+        tanh: Numbers,
+        variant: str = ...,
+    ) -> SentenceNetwork: ...
+    @property
+    def variant(self) -> str: ...
+    def vectors(self, ids: Numbers, lengths: Numbers, out: Numbers, /) -> None: ...
+    def pieces(self, ids: Numbers, out: Numbers, /) -> None: ...
+
 def row_means(
     table: Numbers,
     width: int,
@@ -37,18 +53,7 @@ def row_means(
     longest: int = ...,
     /,
 ) -> None: ...
-def sentence_vectors(
-    table: Numbers,
-    values: Numbers,
-    weights: Numbers,
-    scales: Numbers,
-    gains: Numbers,
-    tanh: Numbers,
-    ids: Numbers,
-    lengths: Numbers,
-    vectors: Numbers,
-    /,
-) -> None: ...
+def sentence_variants() -> list[str]: ...
 def token_sums(
     ids: Numbers,
     counts: Numbers,

@@ -22,10 +22,12 @@ from ridgeway.common.base.errors import DeviceError, InputError, first_line
 # Every caller has a reference in Python, which gives the same and takes longer.
 
 
-__all__ = ["native", "why_not"]
+__all__ = ["native", "sentence_kernel", "why_not"]
 
 _NATIVE_SWITCH = "RIDGEWAY_NATIVE"
 """Set to 0, this variable turns the module off."""
+_KERNEL_SWITCH = "RIDGEWAY_KERNEL"
+"""This variable names the kernel of the module's sentence network."""
 
 IDS = array("i", [0, 1, 1])
 _TABLE = [-3, 4, 10, 5]
@@ -53,7 +55,7 @@ def _agrees() -> bool:
     tables = classes, byte_ids.tobytes(), merge.tobytes(), b"", b"", b"", b""
     ids, _ = native.Encoder(0, *tables).encode_many(["aabc"])
     return (
-        hasattr(native, "sentence_vectors")
+        hasattr(native, "SentenceNetwork")
         and means.tolist() == [-3, 4, 7, 7, -7, 10, 5, -3, -14, 0]
         and array("q", sums).tolist() == [15, 9]
         and array("I", ids).tolist() == [97, 256, 99]
@@ -74,6 +76,20 @@ if not why_not:
         why_not = "" if _agrees() else "wrong results: rebuild it"
 if why_not:
     native = None  # type: ignore[assignment]
+
+
+def sentence_kernel() -> str:
+    """How the module multiplies for sentences: as is fastest on this processor, or as the variable
+    RIDGEWAY_KERNEL says. The bits are the same.
+    """
+    usable = native.sentence_variants()
+    name = os.environ.get(_KERNEL_SWITCH) or usable[0]
+    if name not in usable:
+        raise InputError(
+            f"{_KERNEL_SWITCH}={name} names no kernel of this processor; it runs "
+            f"{', '.join(usable)}"
+        )
+    return name
 
 
 _TOKENIZERS_SWITCH = "TOKENIZERS_PARALLELISM"

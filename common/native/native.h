@@ -8,7 +8,8 @@
 
 PyObject *encoder_type(void);
 PyObject *row_means(PyObject *module, PyObject *args);
-PyObject *sentence_vectors(PyObject *module, PyObject *args);
+PyObject *sentence_network_type(void);
+PyObject *sentence_variants(PyObject *module, PyObject *none);
 PyObject *token_sums(PyObject *module, PyObject *args);
 
 /* Takes the buffers of objects up to the first NULL, that at `writable` to be written to. Returns whether all were had; how

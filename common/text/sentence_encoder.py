@@ -10,9 +10,12 @@ import contextlib
 import hashlib
 import json
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache
+from itertools import pairwise
 from pathlib import Path
+from threading import Lock
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -20,8 +23,10 @@ from numpy.typing import NDArray
 
 from ridgeway.common.base.errors import EncoderError
 from ridgeway.common.base.files import cache_folder, sha256, whole_folder
-from ridgeway.common.base.machine import native
+from ridgeway.common.base.machine import native, sentence_kernel
+from ridgeway.common.base.operating_system import cores
 from ridgeway.common.text.sentence_network import (
+    FEATURES,
     MAX_SENTENCE_TOKENS,
     SENTENCE_WIDTH,
     SentenceNetwork,
@@ -53,7 +58,12 @@ USE_FINGERPRINT = "301ac672bae785b883b27bd01a7d1dad1b172129ff236a61ad56551ddd83f
 """Of the encoder that the wheel's files give."""
 
 BATCH_TOKENS = 1 << 12
-"""How many tokens numpy takes at once."""
+"""How many tokens are taken at once, by numpy or by a thread of the compiled module."""
+
+_threads_started = Lock()
+"""Held by the call that has started threads. Calls beside it use their own thread alone, so that
+threads that call at once do not start as many again each.
+"""
 
 USE = "use"
 """What cards call it."""
@@ -134,39 +144,82 @@ class UseEncoder:
         vectors[lengths > 0] = self._vectors(*framed(ids, lengths))
         return vectors
 
+    def piece_features(self, ids: Ids) -> NDArray[np.int32]:
+        """The network's normalised features of tokens, each read alone, N×FEATURES."""
+        features = np.empty((len(ids), FEATURES), np.int32)
+        numbers = np.ascontiguousarray(ids, np.int32)
+
+        def read(first: int, last: int) -> None:
+            if native is None:
+                features[first:last] = self._network.piece_features(ids[first:last])
+            else:
+                self._compiled.pieces(numbers[first:last], features[first:last])
+
+        _in_parts(read, np.arange(1, len(ids) + 1))
+        return features
+
     def on_device(self, device: str) -> VectorsOnDevice:
         """The same bits, by torch."""
         from ridgeway.common.text.sentence_network import TorchSentences
 
         return TorchSentences(self.numbers, device).vectors
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the networks, which each process makes for itself."""
+        networks = ("_compiled", "_network")
+        state = self.__dict__.items()
+        return {name: value for name, value in state if name not in networks}
+
     def _vectors(self, ids: Ids, lengths: Integers) -> NDArray[np.int16]:
         vectors = np.empty((len(lengths), self.width), np.int16)
-        if native is not None:
-            operands: tuple[Any, ...] = (
-                *self.numbers.arrays().values(),
-                np.ascontiguousarray(ids, np.int32),
-                np.ascontiguousarray(lengths, np.int64),
-                vectors,
-            )
-            native.sentence_vectors(*operands)
-            return vectors
-        stops = np.cumsum(lengths)
-        first = 0
-        while first < len(lengths):
-            start = stops[first] - lengths[first]
-            # as many texts as have so many tokens together, and one at least
-            last = int(np.searchsorted(stops, start + BATCH_TOKENS, "right"))
-            last = max(last, first + 1)
-            vectors[first:last] = self._network.vectors(
-                ids[start : stops[last - 1]], lengths[first:last]
-            )
-            first = last
+        numbers = np.ascontiguousarray(ids, np.int32)
+        sizes = np.ascontiguousarray(lengths, np.int64)
+        stops = np.cumsum(sizes)
+
+        def read(first: int, last: int) -> None:
+            part = numbers[stops[first] - sizes[first] : stops[last - 1]]
+            if native is None:
+                vectors[first:last] = self._network.vectors(part, sizes[first:last])
+            else:
+                self._compiled.vectors(part, sizes[first:last], vectors[first:last])
+
+        _in_parts(read, stops)
         return vectors
+
+    @cached_property
+    def _compiled(self) -> Any:
+        return native.SentenceNetwork(
+            **self.numbers.arrays(), variant=sentence_kernel()
+        )
 
     @cached_property
     def _network(self) -> SentenceNetwork:
         return SentenceNetwork(self.numbers, np, np.asarray, _sums_over_texts)
+
+
+def _in_parts(read: Callable[[int, int], None], stops: Integers) -> None:
+    """Calls `read` with the first and the last of texts whose tokens end at `stops`, part by part:
+    as many texts as have BATCH_TOKENS together, and one at least. The compiled module reads as many
+    parts at once as the process has cores.
+    """
+    bounds = [0]
+    while bounds[-1] < len(stops):
+        first = bounds[-1]
+        start = stops[first - 1] if first else 0
+        last = int(np.searchsorted(stops, start + BATCH_TOKENS, "right"))
+        bounds.append(max(last, first + 1))
+    parts = list(pairwise(bounds))
+    threads = 1 if native is None else min(cores(), len(parts))
+    if threads < 2 or not _threads_started.acquire(blocking=False):
+        for first, last in parts:
+            read(first, last)
+        return
+    try:
+        with ThreadPoolExecutor(threads, "sentences") as pool:
+            for done in [pool.submit(read, first, last) for first, last in parts]:
+                done.result()
+    finally:
+        _threads_started.release()
 
 
 def _sums_over_texts(rows: Any, lengths: Integers) -> Any:

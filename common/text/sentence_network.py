@@ -175,6 +175,10 @@ class SentenceNetwork:
         sums = self._sums(unit, lengths)
         return self._head(sums, self._array(lengths[:, None].astype(np.float64)))
 
+    def piece_features(self, ids: Ids) -> Any:
+        """The normalised features of tokens, each read alone, with UNIT_BITS after the point."""
+        return self._normalised(self._features(ids, np.ones(len(ids), np.int64)))
+
     def _features(self, ids: Ids, lengths: Integers) -> Any:
         """The features of tokens, whose rows have gaps between texts on the way."""
         owners = np.repeat(np.arange(len(lengths)), lengths)

@@ -26,7 +26,7 @@ from ridgeway.simulations.bench.measuring import (
 )
 from ridgeway.simulations.experiments.report import ReportPart, ReportTable, write_part
 
-MINUTES = ("route", "sums", "prepare", "masking", "serving")
+MINUTES = ("route", "sums", "prepare", "sentences", "masking", "serving")
 """What `all` runs; the others take longer."""
 NAMES = (*MINUTES, "deployment", "peers")
 SHARED_MODULES = {

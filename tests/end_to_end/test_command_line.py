@@ -382,9 +382,9 @@ def test_every_command_explains_itself(shop: Workshop, command: str) -> None:
 def test_the_version_is_printed(shop: Workshop) -> None:
     """For a report of a fault."""
     from ridgeway import __version__
-    from ridgeway.common.base.machine import why_not
+    from ridgeway.common.base.machine import sentence_kernel, why_not
 
-    native = f"no ({why_not})" if why_not else "yes"
+    native = f"no ({why_not})" if why_not else f"yes ({sentence_kernel()})"
     assert (
         shop.run("--version").good.stdout
         == f"ridgeway {__version__}, native {native}\n"

@@ -2,8 +2,9 @@
 longer.
 
 Builds it with the sanitizers, then starts a Python with their library and gives the tokenizer
-random tables, every character in every context, and random texts, and the sums random numbers and
-lengths: nothing may crash, ids must be the tokenizers library's, and sums numpy's. What is found in
+random tables, every character in every context, and random texts, and the sums and the sentence
+network random numbers and lengths: nothing may crash, ids must be the tokenizers library's, and
+sums and sentence vectors numpy's. What is found in
 texts belongs into FRAGMENTS of tests/support/tokenizer_definitions.py, which the tests then try for
 ever after.
 """
@@ -27,7 +28,7 @@ from typing import Any
 from ridgeway.common.deploy.approved_bundle import NATIVE
 
 ROOT = Path(__file__).resolve().parents[2]
-SANITIZERS = "-fsanitize=address,undefined"
+SANITIZERS = "-fsanitize=address,undefined,float-cast-overflow"
 
 
 def main() -> int:
@@ -106,12 +107,14 @@ def fuzz(folder: Path, seconds: float, seed: int) -> int:
     made = [Tokenizer(definition(**form)) for form in forms]
     assert all(tokenizer.make_fast() for tokenizer in made)
     chance, until, tried = random.Random(seed), time.monotonic() + seconds, 0
+    networks = _sentence_networks(native)
     every = list(every_character())
     chance.shuffle(every)
     while time.monotonic() < until:
         _random_tables(native, chance)
         for _ in range(40):
             _random_sums(native, chance)
+        _random_sentences(*chance.choice(networks), chance)
         texts = [every.pop() for _ in range(min(len(every), 8))]
         texts += [
             "".join(chance.choices(FRAGMENTS, k=chance.randrange(40)))
@@ -174,6 +177,54 @@ def _random_tables(module: ModuleType, chance: random.Random) -> None:
             numbers(chance.randrange(0x900), chance.choice((0x80, 0x110000))), np.uint8
         ),
     )
+
+
+def _sentence_networks(native: ModuleType) -> list[tuple[Any, Any]]:
+    """Networks of numbers at their bounds and of usual ones, in each variant that runs here, each
+    beside numpy's.
+    """
+    import numpy as np
+
+    from ridgeway.common.text.sentence_encoder import _sums_over_texts
+    from ridgeway.common.text.sentence_network import SentenceNetwork
+    from tests.support.sentence_networks import random_network
+
+    made = []
+    for seed, share in enumerate((1.0, 0.02)):
+        numbers = random_network(seed, share)
+        reference = SentenceNetwork(numbers, np, np.asarray, _sums_over_texts)
+        for variant in native.sentence_variants():
+            compiled = native.SentenceNetwork(**numbers.arrays(), variant=variant)
+            made.append((compiled, reference))
+    return made
+
+
+def _random_sentences(compiled: Any, reference: Any, chance: random.Random) -> None:
+    """Texts of any ids and lengths: they are refused, or get numpy's vectors and features."""
+    import numpy as np
+
+    from ridgeway.common.text.sentence_network import FEATURES, SENTENCE_WIDTH
+    from tests.support.sentence_networks import PIECES
+
+    rolls = np.random.default_rng(chance.randrange(1 << 32))
+    wrong = chance.choice((0, 0, 1))
+    lengths = rolls.integers(1 - wrong, 12, chance.randrange(6))
+    if chance.random() < 0.1:
+        lengths = np.append(lengths, rolls.integers(120, 140 + 1000 * wrong))
+    tokens = int(lengths.sum()) + chance.choice((0, wrong, -wrong))
+    low, high = -wrong, PIECES + wrong
+    ids = rolls.integers(low, high, max(0, tokens)).astype(np.int32)
+    texts = len(lengths) + chance.choice((0, wrong))
+    vectors = np.zeros((texts, SENTENCE_WIDTH), np.int16)
+    with contextlib.suppress(ValueError):
+        compiled.vectors(ids, lengths, vectors)
+        if len(lengths):
+            assert np.array_equal(vectors, reference.vectors(ids, lengths))
+    features = np.zeros((len(ids) + chance.choice((0, wrong)), FEATURES), np.int32)
+    with contextlib.suppress(ValueError):
+        compiled.pieces(ids, features)
+        if len(ids):
+            assert np.array_equal(features, reference.piece_features(ids))
 
 
 def _random_sums(native: ModuleType, chance: random.Random) -> None:

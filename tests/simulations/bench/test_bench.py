@@ -17,8 +17,14 @@ import typer
 from ridgeway.common.cli.terminal import run
 from ridgeway.common.statistics import Integers
 from ridgeway.common.text.encoder_files import save_encoder
+from ridgeway.common.text.sentence_encoder import UseEncoder
 from ridgeway.simulations.bench import __main__ as command
-from ridgeway.simulations.bench import measuring, rounds_bench, sums_bench
+from ridgeway.simulations.bench import (
+    measuring,
+    rounds_bench,
+    sentences_bench,
+    sums_bench,
+)
 from ridgeway.simulations.bench.bench_inputs import random_encoder
 from ridgeway.simulations.bench.measuring import (
     Machine,
@@ -30,6 +36,8 @@ from ridgeway.simulations.bench.measuring import (
 )
 from ridgeway.simulations.experiments.report import read_part
 from tests.support.corpora_on_disk import write_domains
+from tests.support.native import needs_native
+from tests.support.sentence_networks import random_network
 from tests.support.tiny import tiny_encoder
 
 IDLE = Machine(load=0.1, cores=2)
@@ -232,7 +240,12 @@ def test_what_cannot_be_measured_is_refused(bench: Bench, words: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "rows"),
-    [("prepare", len(sums_bench._CASES)), ("route", 5), ("masking", 3)],
+    [
+        ("prepare", len(sums_bench._CASES)),
+        ("route", 5),
+        ("masking", 3),
+        pytest.param("sentences", 2, marks=needs_native),
+    ],
 )
 def test_every_benchmark_runs(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, name: str, rows: int
@@ -240,6 +253,7 @@ def test_every_benchmark_runs(
     """On a few numbers and little text: each row has a name and a figure."""
     for module, sizes in (
         (sums_bench, {"_ROUNDS": 1}),
+        (sentences_bench, {"_ROUNDS": 1}),
         (
             rounds_bench,
             {"_ROUNDS": 1, "COHORTS": (3, 5), "LARGE": 1000, "MIDDLE": 1000},
@@ -248,6 +262,10 @@ def test_every_benchmark_runs(
         for word, value in sizes.items():
             monkeypatch.setattr(module, word, value)
     monkeypatch.setattr(rounds_bench, "measured_apart", lambda *_: 16_000)
+    numbers = random_network(1, 0.02)
+    monkeypatch.setattr(
+        sentences_bench, "find_use", lambda: UseEncoder("", b"", numbers)
+    )
     _, found = bench(name)
     assert len(found) >= rows
     assert all(found) and all(row["ours"] for row in found.values())
