@@ -23,6 +23,25 @@ class Encoder:
         self, texts: Sequence[str], table: Numbers = ..., /
     ) -> tuple[bytearray, bytearray]: ...
 
+class Unigram:
+    def __new__(
+        cls,
+        piece_links: Numbers,
+        scores: Numbers,
+        rule_links: Numbers,
+        replacements: Numbers,
+        /,
+    ) -> Unigram: ...
+    def encode_many(
+        self, texts: Sequence[str], limit: int = ..., /
+    ) -> tuple[bytearray, bytearray]: ...
+    def normalise_many(
+        self, texts: Sequence[str], /
+    ) -> tuple[bytearray, bytearray]: ...
+    def spans(
+        self, texts: Sequence[str], /
+    ) -> tuple[bytearray, bytearray, bytearray]: ...
+
 def row_means(
     table: Numbers,
     width: int,
