@@ -41,6 +41,8 @@ _UNKNOWN = 2
 _CONTROL = 3
 _USER_DEFINED = 4
 """Types of pieces; those that are unused or stand for bytes are not read."""
+_FOUND = (_NORMAL, _USER_DEFINED)
+"""Those of pieces that texts consist of."""
 
 _UNKNOWN_PENALTY = 10
 """An unknown character costs so much more than the rarest piece."""
@@ -66,42 +68,33 @@ def piece_tokenizer(model: bytes) -> PieceTokenizer:
         if parts.get(part, {}).get(field, missing) != wanted:
             raise EncoderError(f"the SentencePiece model is not read: not {meaning}")
     pieces = [dict(_fields(content)) for key, content in fields if key == _PIECES]
-    texts = [piece[_PIECE_TEXT] for piece in pieces]
-    types = [piece.get(_PIECE_TYPE, _NORMAL) for piece in pieces]
+    texts: list[bytes] = [piece[_PIECE_TEXT] for piece in pieces]
+    types = np.array([piece.get(_PIECE_TYPE, _NORMAL) for piece in pieces])
+    found = {texts[number]: number for number in np.flatnonzero(np.isin(types, _FOUND))}
+    defined = np.flatnonzero(types == _USER_DEFINED)
+    if (
+        np.flatnonzero(types == _UNKNOWN).tolist() != [UNKNOWN]
+        or not np.isin(types, (*_FOUND, _UNKNOWN, _CONTROL)).all()
+        or max(map(len, found)) > LONGEST
+        or any(0 in text for text in found)
+    ):
+        raise EncoderError("the SentencePiece model has pieces that are not read")
     scores = np.array([_score(piece) for piece in pieces], np.float32)
-    is_normal = np.array(types) == _NORMAL
-    scores[UNKNOWN] = scores[is_normal].min() - np.float32(_UNKNOWN_PENALTY)
-    for number, kind in enumerate(types):
-        if kind == _USER_DEFINED:
-            # SentencePiece prefers them to all other pieces
-            scores[number] = 0.1 * (len(texts[number]) - 1)
+    penalty = np.float32(_UNKNOWN_PENALTY)
+    scores[UNKNOWN] = scores[types == _NORMAL].min() - penalty
+    for number in defined:
+        # SentencePiece prefers them to all other pieces
+        scores[number] = 0.1 * (len(texts[number]) - 1)
     rules: bytes = parts[_NORMALISER][_RULES]
     (size,) = struct.unpack_from("<I", rules)
-    found = {
-        text: number
-        for number, (text, kind) in enumerate(zip(texts, types, strict=True))
-        if kind in (_NORMAL, _USER_DEFINED)
-    }
     tokenizer = PieceTokenizer(
         double_array(found),
         scores,
-        np.frombuffer(rules[4 : 4 + size], np.uint32).copy(),
-        np.frombuffer(rules[4 + size :], np.uint8).copy(),
+        np.frombuffer(rules[4 : 4 + size], np.uint32),
+        np.frombuffer(rules[4 + size :], np.uint8),
     )
-    defined = [
-        text.decode()
-        for text, kind in zip(texts, types, strict=True)
-        if kind == _USER_DEFINED
-    ]
-    if (
-        types.count(_UNKNOWN) != 1
-        or types[UNKNOWN] != _UNKNOWN
-        or not set(types) <= {_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED}
-        or max(map(len, found)) > LONGEST
-        or any(SPACE_MARK in text[1:] for text in found)
-        or not _are_plain(tokenizer, defined)
-    ):
-        raise EncoderError("the SentencePiece model has pieces that are not read")
+    for number in defined:
+        _check_defined(tokenizer, texts[number].decode())
     return tokenizer
 
 
@@ -110,15 +103,13 @@ def _score(piece: Mapping[int, Any]) -> float:
     return float(score)
 
 
-def _are_plain(tokenizer: PieceTokenizer, defined: Iterable[str]) -> bool:
-    """Whether no rule touches user-defined pieces, which SentencePiece keeps out of its rules: each
-    stays what it is, also before a mark that joins its last letter.
+def _check_defined(tokenizer: PieceTokenizer, text: str) -> None:
+    """Raise unless a user-defined piece stays as it is by the rules, as SentencePiece keeps it out
+    of them; a digit at its end joins no mark that may follow.
     """
-    return all(
-        tokenizer.normalise_many([text])[0] == SPACE_MARK + text.encode()
-        and text[-1].isdigit()
-        for text in defined
-    )
+    (letters, _) = tokenizer.normalise_many([text])
+    if letters != SPACE_MARK + text.encode() or not text[-1].isdigit():
+        raise EncoderError(f"the SentencePiece model's piece {text!r} is not read")
 
 
 def _varint(data: bytes, position: int) -> tuple[int, int]:
