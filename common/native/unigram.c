@@ -26,7 +26,7 @@ typedef uint64_t u64;
 #define LONGEST 64               /* bytes of a piece or of what a rule replaces; longer ones are never looked for */
 #define MAX_REPLACEMENT 64       /* bytes of what a rule puts in their place */
 #define MAX_PIECES (1 << 23)
-#define MAX_BYTES (1 << 30)      /* of a text, and of what is read of it at a time */
+#define MAX_BYTES (1 << 30)      /* of a text, and of all tables */
 #define AT_A_TIME 2048           /* normalised bytes that are made at a time, or a few more */
 #define SPACE 2                  /* what is_plain says of a space that no rule replaces */
 #define UNKNOWN 0                /* the piece that stands for characters without one; its score is theirs */
@@ -56,7 +56,7 @@ typedef struct {
     u8 *letters;                 /* normalised */
     Span *origins;               /* where each of these bytes comes from, if that is asked for */
     Node *nodes;                 /* of the places from `done` on */
-    u64 done, filled, room, nodes_room, spaces;  /* spaces: that wait for a letter behind them */
+    u64 done, filled, letters_room, nodes_room, spaces;  /* spaces: that wait for a letter behind them */
     Span spaces_origin;
     u32 *ids;
     Span *spans;                 /* of the ids, if they are asked for */
@@ -64,16 +64,38 @@ typedef struct {
     int with_spans, after_space, failed;  /* failed: memory ran out, and nothing that was written is to be used */
 } Work;
 
-/* Room for so many items, of which there are some already; 0 if memory ran out. */
-static int grow(Work *work, void *items, u64 *room, u64 wanted, u64 size) {
-    if (wanted <= *room) return 1;
+/* The items with room for so many of them; if memory runs out they stay as they are, and `failed` is set. */
+static void *with_room(Work *work, void *items, u64 *room, u64 wanted, u64 size) {
+    if (wanted <= *room) return items;
     u64 larger = wanted + wanted / 2 + 64;
-    void *grown = larger <= SIZE_MAX / 2 / size ? realloc(*(void **)items, (size_t)(larger * size)) : NULL;
+    void *grown = larger <= SIZE_MAX / 2 / size ? realloc(items, (size_t)(larger * size)) : NULL;
     work->failed |= !grown;
-    if (!grown) return 0;
-    *(void **)items = grown;
+    if (!grown) return items;
     *room = larger;
-    return 1;
+    return grown;
+}
+
+/* Room for more normalised bytes, and for where they come from; the same of ids. */
+static int make_room(Work *work, u64 more) {
+    u64 room = work->letters_room, again = room, wanted = work->filled + more;
+    if (wanted <= room) return 1;
+    work->letters = with_room(work, work->letters, &room, wanted, 1);
+    if (work->with_spans) work->origins = with_room(work, work->origins, &again, wanted, sizeof(Span));
+    if (!work->failed) work->letters_room = room;
+    return !work->failed;
+}
+
+static int make_room_for_ids(Work *work, u64 more) {
+    u64 room = work->ids_room, again = room, wanted = work->count + more;
+    work->ids = with_room(work, work->ids, &room, wanted, sizeof(u32));
+    if (work->with_spans) work->spans = with_room(work, work->spans, &again, wanted, sizeof(Span));
+    if (!work->failed) work->ids_room = room;
+    return !work->failed;
+}
+
+static int make_room_for_nodes(Work *work, u64 wanted) {
+    work->nodes = with_room(work, work->nodes, &work->nodes_room, wanted, sizeof(Node));
+    return !work->failed;
 }
 
 /* The bytes of a character by its first one, of those that are left. */
@@ -83,15 +105,6 @@ static inline u32 size_of_letter(u8 first, u64 left) {
 }
 
 /* Normalisation */
-static int make_room(Work *work, u64 more) {
-    u64 room = work->room, again = room;
-    if (work->filled + more <= room) return 1;
-    int made = grow(work, &work->letters, &room, work->filled + more, 1);
-    if (made && work->with_spans) made = grow(work, &work->origins, &again, work->filled + more, sizeof(Span));
-    if (made) work->room = room;
-    return made;
-}
-
 static inline void put(Work *work, u8 letter, Span origin) {
     if (work->with_spans) work->origins[work->filled] = origin;
     work->letters[work->filled++] = letter;
@@ -168,8 +181,8 @@ static void fill(Work *work, u64 wanted) {
             work->after_space = 0;
             work->at = at;
         } else if (at < last && *at == ' ' && is_plain[' '] == SPACE && at[1] < 128 && !work->after_space) {
-            work->spaces++;
-            work->spaces_origin = (Span){place, place + 1};
+            if (!work->spaces++) work->spaces_origin.begin = place;
+            work->spaces_origin.end = place + 1;
             work->after_space = 1;
             work->at++;
         } else {
@@ -193,10 +206,7 @@ static void begin_text(Work *work, const u8 *text, u64 size) {
 static void put_ids(Work *work, u64 place) {
     u64 pieces = 0;
     for (u64 at = place; at; at -= work->nodes[at].size) pieces++;
-    u64 room = work->ids_room;
-    if (!grow(work, &work->ids, &room, work->count + pieces, sizeof(u32))) return;
-    if (work->with_spans && !grow(work, &work->spans, &work->ids_room, work->count + pieces, sizeof(Span))) return;
-    work->ids_room = room;
+    if (!make_room_for_ids(work, pieces)) return;
     u64 stop = work->count + pieces, kept = work->count;
     for (u64 at = place, i = stop; at; at -= work->nodes[at].size) {
         work->ids[--i] = work->nodes[at].id;
@@ -217,7 +227,7 @@ static void put_ids(Work *work, u64 place) {
 
 /* Another way to a place: it counts if it is better than those before. */
 static inline void consider(Node *node, float score, u32 id, u32 size) {
-    if (!node->size || score > node->score) *node = (Node){score, id, size};
+    if (!node->size || score > node->score) *node = (Node){score, id & (MAX_PIECES - 1), size & 511};
 }
 
 /* The ways that go on from a place by each piece that begins there, else by an unknown character; returns how far any way
@@ -248,7 +258,7 @@ static inline u64 go_on(const Model *model, const u8 *letters, u64 left, u32 let
 /* The ids of the text that was begun, behind those that are there; if `limit` is not 0, no more than so many. */
 static void put_text(Work *work, u64 limit) {
     u64 start = 0, furthest = 0;
-    if (!grow(work, &work->nodes, &work->nodes_room, LONGEST + 1, sizeof(Node))) return;
+    if (!make_room_for_nodes(work, LONGEST + 1)) return;
     work->nodes[0] = (Node){0};
     while (!work->failed) {
         if (work->filled - work->done - start < LONGEST && work->at < work->end) {
@@ -272,7 +282,7 @@ static void put_text(Work *work, u64 limit) {
             start = furthest = 0;
         }
         u64 left = work->filled - work->done - start;
-        if (!left || !grow(work, &work->nodes, &work->nodes_room, start + LONGEST + 1, sizeof(Node))) return;
+        if (!left || !make_room_for_nodes(work, start + LONGEST + 1)) return;
         Node *nodes = work->nodes + start;
         if (nodes->score < -RESET_SCORE || nodes->score > RESET_SCORE) {
             float sum = nodes->score;
@@ -373,7 +383,7 @@ static void free_unigram(Unigram *self) {
     Py_DECREF(type);
 }
 
-/* What is made of texts, all of it in one row, and how much of each: normalised bytes, or ids, or with_spans, too. */
+/* What is made of texts, all of it in one row, and how much of each: normalised bytes, or ids, these also with spans. */
 static PyObject *make(Unigram *self, PyObject *texts, int only_normalised, u64 limit, int with_spans) {
     PyObject *rows = NULL, *counts = NULL, *spans = NULL, *made = NULL, *held = PySequence_Tuple(texts);
     Py_ssize_t texts_count = held ? PyTuple_Size(held) : 0;
@@ -399,8 +409,8 @@ static PyObject *make(Unigram *self, PyObject *texts, int only_normalised, u64 l
             continue;
         }
         fill(&work, UINT64_MAX);
-        if (work.failed || !grow(&work, &all, &room, filled + work.filled, 1)) break;
-        if (work.filled) memcpy(all + filled, work.letters, work.filled);
+        all = with_room(&work, all, &room, filled + work.filled, 1);
+        if (!work.failed && work.filled) memcpy(all + filled, work.letters, work.filled);
         filled += work.filled;
         sizes[i] = (int64_t)work.filled;
     }

@@ -70,7 +70,8 @@ def piece_tokenizer(model: bytes) -> PieceTokenizer:
     pieces = [dict(_fields(content)) for key, content in fields if key == _PIECES]
     texts: list[bytes] = [piece[_PIECE_TEXT] for piece in pieces]
     types = np.array([piece.get(_PIECE_TYPE, _NORMAL) for piece in pieces])
-    found = {texts[number]: number for number in np.flatnonzero(np.isin(types, _FOUND))}
+    numbers: list[int] = np.flatnonzero(np.isin(types, _FOUND)).tolist()
+    found = {texts[number]: number for number in numbers}
     defined = np.flatnonzero(types == _USER_DEFINED)
     if (
         np.flatnonzero(types == _UNKNOWN).tolist() != [UNKNOWN]
@@ -157,21 +158,21 @@ MAX_OFFSET = 1 << 21
 
 
 def double_array(values: Mapping[bytes, int]) -> NDArray[np.uint32]:
-    """Keys without zeros, and their values, as a double array in the form of Darts."""
+    """Keys without zeros, and their values, as a double array in the form of Darts. What the first
+    keys need lies together: where they are the frequent ones, few parts of it are read often.
+    """
+    # of every beginning of a key, the bytes that may follow; a beginning comes before longer ones
     labels: dict[bytes, set[int]] = {b"": set()}
     for key in values:
-        for size in reversed(range(len(key))):
-            below = labels.setdefault(key[:size], set())
-            if key[size] in below:
-                break
-            below.add(key[size])
+        for size, label in enumerate(key):
+            labels[key[:size]].add(label)
+            labels.setdefault(key[: size + 1], set())
     units = [0] + [VALUE_BIT] * (_WINDOW - 1)
+    places = {b"": 0}
     first = 0
     free = _ALL - 1
     free_bases = _ALL - 1  # base 0 would lead from a zero to the root
-    waiting = [(0, b"")]
-    for at, key in waiting:
-        below = labels.get(key, set())
+    for key, below in labels.items():
         is_key = key in values
         while not (fits := _bases(below | {0} if is_key else below, free) & free_bases):
             first += BLOCK
@@ -181,6 +182,7 @@ def double_array(values: Mapping[bytes, int]) -> NDArray[np.uint32]:
         lowest = (fits & -fits).bit_length() - 1
         free_bases -= 1 << lowest
         base = first + lowest
+        at = places.pop(key)
         if at ^ base >= MAX_OFFSET:
             raise ValueError("too many keys for a double array")
         units[at] |= (at ^ base) << 10 | is_key << 8
@@ -190,7 +192,7 @@ def double_array(values: Mapping[bytes, int]) -> NDArray[np.uint32]:
         for label in sorted(below):
             units[base ^ label] = label
             free -= 1 << (lowest ^ label)
-            waiting.append((base ^ label, key + bytes([label])))
+            places[key + bytes([label])] = base ^ label
     return np.array(units, np.uint32)
 
 

@@ -43,7 +43,7 @@ from ridgeway.common.text.word_sketch import Spelling
 SENTENCE_VERSION = 2
 """Of the computation: a change of any bit is another version."""
 
-USE_FINGERPRINT = "b52588f817228305f073d25292b8aff2f212bcbba66fc3cd7919c33b0a116afd"
+USE_FINGERPRINT = "102bbd699695ed77d7a63b13ef9363cccf3ec627bfe72f1df78138a450f5cf80"
 """Of the encoder that the wheel's files give."""
 
 BATCH_TOKENS = 1 << 12
