@@ -12,7 +12,7 @@ from setuptools import Extension, setup
 HERE = Path(__file__).resolve().parent
 FOLDERS = ("client", "common", "coordinator", "serving", "simulations")
 NATIVE = "ridgeway/common/native"
-SOURCES = ("module", "byte_bpe", "row_means", "sentences", "token_sums")
+SOURCES = ("module", "byte_bpe", "row_means", "sentences", "token_sums", "unigram")
 HEADERS = ("native", "word_grams", "word_patterns")
 
 

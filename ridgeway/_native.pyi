@@ -39,6 +39,25 @@ class SentenceNetwork:
     def vectors(self, ids: Numbers, lengths: Numbers, out: Numbers, /) -> None: ...
     def pieces(self, ids: Numbers, out: Numbers, /) -> None: ...
 
+class Unigram:
+    def __new__(
+        cls,
+        piece_links: Numbers,
+        scores: Numbers,
+        rule_links: Numbers,
+        replacements: Numbers,
+        /,
+    ) -> Unigram: ...
+    def encode_many(
+        self, texts: Sequence[str], limit: int = ..., /
+    ) -> tuple[bytearray, bytearray]: ...
+    def normalise_many(
+        self, texts: Sequence[str], /
+    ) -> tuple[bytearray, bytearray]: ...
+    def spans(
+        self, texts: Sequence[str], /
+    ) -> tuple[bytearray, bytearray, bytearray]: ...
+
 def row_means(
     table: Numbers,
     width: int,

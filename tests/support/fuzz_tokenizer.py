@@ -3,10 +3,10 @@ longer.
 
 Builds it with the sanitizers, then starts a Python with their library and gives the tokenizer
 random tables, every character in every context, and random texts, and the sums and the sentence
-network random numbers and lengths: nothing may crash, ids must be the tokenizers library's, and
-sums and sentence vectors numpy's. What is found in
-texts belongs into FRAGMENTS of tests/support/tokenizer_definitions.py, which the tests then try for
-ever after.
+network random numbers and lengths: nothing may crash, ids must be the tokenizers library's, or
+those that Python gives for the tokenizer of pieces, and sums and sentence vectors numpy's. What is
+found in texts belongs into FRAGMENTS of tests/support/tokenizer_definitions.py, which the tests
+then try for ever after.
 """
 
 from __future__ import annotations
@@ -112,6 +112,8 @@ def fuzz(folder: Path, seconds: float, seed: int) -> int:
     chance.shuffle(every)
     while time.monotonic() < until:
         _random_tables(native, chance)
+        for _ in range(5):
+            _random_pieces(native, chance)
         for _ in range(40):
             _random_sums(native, chance)
         _random_sentences(*chance.choice(networks), chance)
@@ -225,6 +227,61 @@ def _random_sentences(compiled: Any, reference: Any, chance: random.Random) -> N
         compiled.pieces(ids, features)
         if len(ids):
             assert np.array_equal(features, reference.piece_features(ids))
+
+
+def _random_pieces(module: ModuleType, chance: random.Random) -> None:
+    """Double arrays with links of any kind: they are refused, or a tokenizer of pieces comes of
+    them that reads and writes nothing out of bounds, and says what Python says.
+    """
+    import numpy as np
+
+    from ridgeway.common.text.piece_model import double_array
+    from ridgeway.common.text.unigram import VALUE_BIT, PieceTokenizer
+
+    letters = "ab ▁é̈क्ष\t😀".encode()
+    replacements = chance.choice((b"a\0", b" \0b \0", "▁\0é\0\0".encode()))
+    tables: list[Any] = []
+    for most in (9, len(replacements)):
+        keys = {
+            bytes(chance.choices(letters, k=chance.randrange(1, 4))): chance.randrange(
+                most
+            )
+            for _ in range(chance.randrange(1, 20))
+        }
+        links = double_array(keys)
+        used = np.flatnonzero(links != VALUE_BIT)
+        for _ in range(chance.choice((0, 0, 1, 4))):
+            # to another place in the first block, mostly, with or without a value
+            place = int(chance.choice(used))
+            reach = chance.choice((256, 256, 256, 1024, 1 << 21))
+            offset = place ^ chance.randrange(reach)
+            links[place] = links[place] & 0x800000FF | chance.randrange(2) << 8
+            links[place] |= (offset << 10) & 0x7FFFFC00
+        tables.append(links)
+    scores = np.array([chance.uniform(-20, 1) for _ in range(9)], np.float32)
+    pieces, rules = tables
+    texts = ["".join(map(chr, chance.choices(range(0x2600), k=30))) for _ in range(2)]
+    texts += [
+        "".join(chance.choices("ab ▁é̈क्ष\t😀\0", k=chance.choice((3, 30, 3000))))
+        for _ in range(4)
+    ]
+    given = pieces, scores, rules, np.frombuffer(replacements, np.uint8)
+    try:
+        made = module.Unigram(*given)
+    except ValueError:
+        return
+    made.encode_many(texts, chance.randrange(9))
+    ids, _, spans = made.spans(texts)
+    assert len(spans) == 2 * len(ids)
+    reference = PieceTokenizer(*given)
+    for text in texts:
+        normalised = reference._normalised(text.encode())
+        letters, _ = made.normalise_many([text])
+        assert letters == normalised.letters
+        ids, _ = made.encode_many([text])
+        pieces_expected = reference._segmented(normalised.letters)
+        expected = [number for number, _, _ in pieces_expected]
+        assert np.frombuffer(ids, np.uint32).tolist() == expected
 
 
 def _random_sums(native: ModuleType, chance: random.Random) -> None:

@@ -10,7 +10,7 @@ import pytest
 from ridgeway.client.sums import accumulate
 from ridgeway.common.base.machine import native
 from ridgeway.common.routing import token_table, word_table
-from ridgeway.common.text import fast_bpe, sentence_encoder
+from ridgeway.common.text import fast_bpe, sentence_encoder, unigram
 
 needs_native = pytest.mark.skipif(
     native is None, reason="there is no compiled module here"
@@ -21,6 +21,13 @@ needs_native = pytest.mark.skipif(
 def without_native() -> Iterator[None]:
     """While this lasts, the references in Python do all the work."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in (accumulate, fast_bpe, sentence_encoder, token_table, word_table):
+        for module in (
+            accumulate,
+            fast_bpe,
+            sentence_encoder,
+            token_table,
+            unigram,
+            word_table,
+        ):
             patch.setattr(module, "native", None)
         yield

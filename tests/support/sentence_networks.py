@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ridgeway.common.text.piece_model import double_array
+from ridgeway.common.text.sentence_encoder import UseEncoder
 from ridgeway.common.text.sentence_network import (
     CHUNKS,
     FEATURES,
@@ -18,6 +20,7 @@ from ridgeway.common.text.sentence_network import (
     TANH_LIMIT,
     SentenceWeights,
 )
+from ridgeway.common.text.unigram import PieceTokenizer
 
 PIECES = 300
 """The rows of the tables here."""
@@ -51,3 +54,14 @@ def random_network(seed: int, share: float = 1.0) -> SentenceWeights:
         gains,
         drawn(LARGEST_ACTIVATION, 2 * TANH_LIMIT + 1).astype(np.int16),
     )
+
+
+def encoder_of(numbers: SentenceWeights) -> UseEncoder:
+    """The encoder of a network, with a tokenizer of two pieces."""
+    tokenizer = PieceTokenizer(
+        double_array({"▁".encode(): 1, b"a": 2}),
+        np.array([-20, -3, -2], np.float32),
+        double_array({b"\t": 0}),
+        np.frombuffer(b" \0", np.uint8),
+    )
+    return UseEncoder("", tokenizer, numbers)

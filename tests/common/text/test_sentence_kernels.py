@@ -24,7 +24,6 @@ from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.machine import native, sentence_kernel
 from ridgeway.common.base.operating_system import may_fork
 from ridgeway.common.text import sentence_encoder
-from ridgeway.common.text.sentence_encoder import UseEncoder
 from ridgeway.common.text.sentence_network import (
     FEATURES,
     SENTENCE_WIDTH,
@@ -32,7 +31,7 @@ from ridgeway.common.text.sentence_network import (
     SentenceWeights,
 )
 from tests.support.native import needs_native, without_native
-from tests.support.sentence_networks import PIECES, random_network
+from tests.support.sentence_networks import PIECES, encoder_of, random_network
 
 pytestmark = needs_native
 
@@ -90,7 +89,7 @@ def test_vectors_are_those_of_numpy(variant: str, numbers: SentenceWeights) -> N
     ids = ids_of(lengths.sum())
     made = vectors(compiled(numbers, variant), ids, lengths)
     with without_native():
-        assert (UseEncoder("", b"", numbers)._vectors(ids, lengths) == made).all()
+        assert (encoder_of(numbers)._vectors(ids, lengths) == made).all()
 
 
 def test_features_of_pieces_are_those_of_numpy(
@@ -100,7 +99,7 @@ def test_features_of_pieces_are_those_of_numpy(
     ids = ids_of(PIECES + 30)
     made = pieces(compiled(numbers, variant), ids)
     with without_native():
-        assert (UseEncoder("", b"", numbers).piece_features(ids) == made).all()
+        assert (encoder_of(numbers).piece_features(ids) == made).all()
 
 
 def test_a_vector_depends_on_its_text_alone(variant: str) -> None:
@@ -138,7 +137,7 @@ def test_one_network_serves_many_threads(variant: str) -> None:
 
 @pytest.mark.parametrize("threads", [1, 2, 7])
 def test_threads_change_no_bit(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    encoder = UseEncoder("", b"", network("usual"))
+    encoder = encoder_of(network("usual"))
     lengths = np.array([*LENGTHS, *LENGTHS], np.int64)
     ids = ids_of(lengths.sum())
     expected = encoder.vectors(ids, lengths), encoder.piece_features(ids)
@@ -152,7 +151,7 @@ def test_threads_change_no_bit(threads: int, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_short_text_starts_no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor does a call beside one that has started some."""
-    encoder = UseEncoder("", b"", network("usual"))
+    encoder = encoder_of(network("usual"))
     started = counted_threads(monkeypatch)
     monkeypatch.setattr(sentence_encoder, "cores", lambda: 8)
     encoder.vectors(ids_of(30), np.array([30]))
@@ -175,7 +174,7 @@ def counted_threads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def test_an_encoder_goes_to_other_processes() -> None:
     """Its network stays behind, and is made anew where it is needed."""
-    encoder = UseEncoder("", b"", network("usual"))
+    encoder = encoder_of(network("usual"))
     ids = ids_of(50)
     lengths = np.array([20, 30])
     expected = encoder.vectors(ids, lengths)
@@ -201,13 +200,13 @@ def test_the_variable_names_the_variant(
     variant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RIDGEWAY_KERNEL", variant)
-    assert UseEncoder("", b"", network("usual"))._compiled.variant == variant
+    assert encoder_of(network("usual"))._compiled.variant == variant
 
 
 def test_an_unknown_variant_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     """Which says what the processor runs; the module itself refuses it as well."""
     monkeypatch.setenv("RIDGEWAY_KERNEL", "abacus")
-    encoder = UseEncoder("", b"", network("usual"))
+    encoder = encoder_of(network("usual"))
     words = "RIDGEWAY_KERNEL=abacus names no kernel of this processor; it runs .*plain"
     with pytest.raises(InputError, match=words):
         encoder.vectors(ids_of(3), np.array([3]))

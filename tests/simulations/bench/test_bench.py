@@ -17,7 +17,6 @@ import typer
 from ridgeway.common.cli.terminal import run
 from ridgeway.common.statistics import Integers
 from ridgeway.common.text.encoder_files import save_encoder
-from ridgeway.common.text.sentence_encoder import UseEncoder
 from ridgeway.simulations.bench import __main__ as command
 from ridgeway.simulations.bench import (
     measuring,
@@ -37,7 +36,7 @@ from ridgeway.simulations.bench.measuring import (
 from ridgeway.simulations.experiments.report import read_part
 from tests.support.corpora_on_disk import write_domains
 from tests.support.native import needs_native
-from tests.support.sentence_networks import random_network
+from tests.support.sentence_networks import encoder_of, random_network
 from tests.support.tiny import tiny_encoder
 
 IDLE = Machine(load=0.1, cores=2)
@@ -263,9 +262,7 @@ def test_every_benchmark_runs(
             monkeypatch.setattr(module, word, value)
     monkeypatch.setattr(rounds_bench, "measured_apart", lambda *_: 16_000)
     numbers = random_network(1, 0.02)
-    monkeypatch.setattr(
-        sentences_bench, "find_use", lambda: UseEncoder("", b"", numbers)
-    )
+    monkeypatch.setattr(sentences_bench, "find_use", lambda: encoder_of(numbers))
     _, found = bench(name)
     assert len(found) >= rows
     assert all(found) and all(row["ours"] for row in found.values())
