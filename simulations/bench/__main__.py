@@ -49,7 +49,7 @@ def bench(
         ),
     ],
     device: Annotated[
-        str, typer.Option(help="cpu, cuda or cuda:N, for sums and prepare.")
+        str, typer.Option(help="cpu, cuda or cuda:N, for prepare.")
     ] = "cpu",
     encoder: Annotated[
         str, typer.Option(help="The encoder of prepare, route and serving.")

@@ -231,7 +231,7 @@ def test_sums_that_are_not_exact_fail_the_benchmark(
     assert [row["met"] for row in rows.values()] == ["yes", "NO", "yes", "NO"]
 
 
-@pytest.mark.parametrize("words", ["nothing", "sums --device cuda:99"])
+@pytest.mark.parametrize("words", ["nothing", "prepare --device cuda:99"])
 def test_what_cannot_be_measured_is_refused(bench: Bench, words: str) -> None:
     """Before anything is measured; nothing is measured in its place."""
     assert bench(*words.split()) == (2, {})
