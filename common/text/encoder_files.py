@@ -215,14 +215,21 @@ EMBEDDING_NAMES = (
 
 def find_encoder(source: str) -> TableEncoder:
     """The encoder that a source names; converted once, then read from the user's cache."""
+    encoder = _find(source)
+    if encoder.name != source:
+        _remember(encoder.fingerprint, absolute_source(source))
+    return encoder
+
+
+def _find(source: str) -> TableEncoder:
     table, reader = split_sentence(source)
     if reader is not None:
-        encoder = find_encoder(table)
+        encoder = _find(table)
         if encoder.sentences:
             raise EncoderError(f"{source} is invalid: {SENTENCE} may appear once")
         return with_sentences(encoder, find_sentence_encoder(reader))
     if source.endswith(WORDS):
-        return with_words(find_encoder(source.removesuffix(WORDS)), WordFeatures())
+        return with_words(_find(source.removesuffix(WORDS)), WordFeatures())
     kind, _, rest = source.partition(":")
     if source == "smollm2":
         path = smollm2_file()
@@ -232,6 +239,16 @@ def find_encoder(source: str) -> TableEncoder:
     if kind == "hf" and rest:
         return _from_hugging_face(rest)
     raise EncoderError(f"there is no encoder {source!r}; use {ENCODERS}")
+
+
+def _remember(fingerprint: str, source: str) -> None:
+    """Where an encoder comes from whose name does not say so."""
+    if read_note(_source_note(fingerprint), "source") != source:
+        write_whole(_source_note(fingerprint), canonical_json({"source": source}))
+
+
+def _source_note(fingerprint: str) -> Path:
+    return cache_folder() / "folders" / f"{fingerprint}.json"
 
 
 def absolute_source(source: str) -> str:
@@ -251,14 +268,20 @@ def absolute_source(source: str) -> str:
 def find_by_fingerprint(
     fingerprint: str, name: str, source: str | None = None
 ) -> TableEncoder:
-    """The encoder that statistics were made with: from the named source, else the cache, else its
-    public name.
+    """The encoder that statistics were made with: from the named source, else the cache, else the
+    folder that it came from before, else its public name.
     """
     folder = _encoder_folder(fingerprint)
     if source is None and folder.is_dir():
         # a damaged entry is made again from its source
         with contextlib.suppress(RidgewayError):
             return load_encoder(folder)
+    if source is None and (noted := read_note(_source_note(fingerprint), "source")):
+        # a folder that has gone or changed is as one that was never seen
+        with contextlib.suppress(RidgewayError):
+            encoder = _find(noted)
+            if encoder.fingerprint == fingerprint:
+                return encoder
     table, reader = split_sentence(name)
     if source is None and reader == LOCAL:
         raise EncoderError(

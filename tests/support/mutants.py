@@ -49,6 +49,7 @@ TESTS = (
     "tests/client/round",
     "tests/client/test_ready.py",
     "tests/client/test_evidence.py",
+    "tests/client/deploy/test_holder_backup.py",
     "tests/common/masking",
     "tests/vectors/test_masking.py",
     *(f"tests/laws/test_{name}_laws.py" for name in ("messages", "masking", "privacy")),
