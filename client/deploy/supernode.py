@@ -29,6 +29,7 @@ from ridgeway.common.deploy.flower_patches import CLIENT_APP, HEARTBEAT_S
 from ridgeway.common.deploy.processes import (
     Child,
     Log,
+    NewLines,
     Value,
     end_leftovers,
     flower_environment,
@@ -137,10 +138,9 @@ class LogTail:
     """
 
     def __init__(self, path: Path, address: str, log: Log) -> None:
-        self._path = path
+        self._lines = NewLines(path)
         self._address = address
         self._log = log
-        self._position = path.stat().st_size if path.exists() else 0
         self._away = False
         self._connected = path.with_name("connected")
         self._held_since: float | None = None
@@ -149,14 +149,7 @@ class LogTail:
         self.has_connected = False
 
     def read(self) -> None:
-        if not self._path.exists():
-            return
-        if self._path.stat().st_size < self._position:
-            self._position = 0
-        with self._path.open("rb") as file:
-            file.seek(self._position)
-            text = file.read(1_000_000).decode(errors="replace")
-            self._position = file.tell()
+        text = self._lines.read()
         self.said = (self.said + text)[-20_000:]
         for line in text.splitlines():
             self._tell(line)

@@ -355,3 +355,27 @@ def _wait_until(done: Callable[[], bool], seconds: float) -> bool:
             return False
         time.sleep(0.05)
     return True
+
+
+class NewLines:
+    """The whole lines that are added to a log from now on."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._position = self._size()
+
+    def read(self) -> str:
+        """Those since it was last asked, a megabyte at most."""
+        size = self._size()
+        if size < self._position:  # the log was put aside, and another one begun
+            self._position = 0
+        if size == self._position:
+            return ""
+        with self._path.open("rb") as file:
+            file.seek(self._position)
+            whole, end, _ = file.read(1 << 20).rpartition(b"\n")
+        self._position += len(whole + end)
+        return (whole + end).decode(errors="replace")
+
+    def _size(self) -> int:
+        return self._path.stat().st_size if self._path.exists() else 0

@@ -46,7 +46,7 @@ from ridgeway.common.base.identity import check_public_line
 from ridgeway.common.deploy import approved_bundle, processes
 from ridgeway.common.deploy.bundle import forget_apps
 from ridgeway.common.deploy.flower_patches import SERVER_APP, control_messages
-from ridgeway.common.deploy.processes import Child, Log
+from ridgeway.common.deploy.processes import Child, Log, NewLines
 from ridgeway.coordinator.deploy.coordinator_folder import kept_bundles
 from ridgeway.coordinator.deploy.fleet_proxy import SECOND_LOG_IN, key_name
 from ridgeway.coordinator.round.federation import NODES, Federation
@@ -417,8 +417,7 @@ class PresenceLog:
         self._look = 0.0
         self._online: set[str] = set()
         self._reported: set[tuple[str, str]] = set()
-        self._gate = federation.link / "logs" / "gate.log"
-        self._position = _size(self._gate)
+        self._gate = NewLines(federation.link / "logs" / "gate.log")
 
     def tick(self, client: SuperLinkClient) -> None:
         """Called again and again while the SuperLink runs."""
@@ -446,7 +445,7 @@ class PresenceLog:
             key_name(base64.b64encode(pem_key(holder.node))): holder.name
             for holder in holders
         }
-        for key, address in _SECOND.findall(self._new_lines()):
+        for key, address in _SECOND.findall(self._gate.read()):
             name = names.get(key)
             if name not in self._online or (name, address) in self._reported:
                 continue
@@ -456,19 +455,3 @@ class PresenceLog:
                 " is connected, so the key was copied: its owner must run `ridgeway"
                 " client renew DIR`"
             )
-
-    def _new_lines(self) -> str:
-        size = _size(self._gate)
-        if size < self._position:  # it was put aside
-            self._position = 0
-        if size == self._position:
-            return ""
-        with self._gate.open("rb") as file:
-            file.seek(self._position)
-            whole, end, _ = file.read(1 << 20).rpartition(b"\n")
-        self._position += len(whole + end)
-        return whole.decode(errors="replace")
-
-
-def _size(path: Path) -> int:
-    return path.stat().st_size if path.exists() else 0

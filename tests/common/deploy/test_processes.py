@@ -15,6 +15,7 @@ from ridgeway.common.base.errors import ProcessError
 from ridgeway.common.deploy import processes
 from ridgeway.common.deploy.processes import (
     Child,
+    NewLines,
     end_leftovers,
     flower_environment,
     keep_running,
@@ -229,3 +230,20 @@ print("started", flush=True); time.sleep(60)
         finally:
             helper.stop(1.0)
     assert helper.is_idle()
+
+
+def test_what_is_added_to_a_log_is_read_once_in_whole_lines(tmp_path: Path) -> None:
+    """Also where it comes bit by bit, and where the log is put aside for another one."""
+    log = tmp_path / "log"
+    log.write_text("before\n")
+    lines = NewLines(log)
+    read = []
+    for bit in ("one\ntw", "o\n", "", "three"):
+        with log.open("a") as file:
+            file.write(bit)
+        read.append(lines.read())
+    assert read == ["one\n", "two\n", "", ""]
+    log.write_text("new\n")
+    assert lines.read() == "new\n"
+    log.unlink()
+    assert lines.read() == ""
