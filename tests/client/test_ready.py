@@ -25,7 +25,12 @@ from ridgeway.client.round.spending import overlap
 from ridgeway.client.sums import corpus
 from ridgeway.client.sums.prepare import PrepareOutcome, prepare
 from ridgeway.common import statistics
-from ridgeway.common.base.errors import BoundExceeded, BrokenIdentity, InputError
+from ridgeway.common.base.errors import (
+    BoundExceeded,
+    BrokenIdentity,
+    CorpusError,
+    InputError,
+)
 from ridgeway.common.base.journal import Journal
 from ridgeway.common.privacy import noise
 from ridgeway.common.statistics import Prepared, to_bytes
@@ -271,6 +276,13 @@ def test_the_cost_is_told_before_anything_is_paid(private: Parties) -> None:
     assert 0.99 < report.cost <= 1.0
     assert private.law.account.expenses() == []
     assert report.samples + report.held_out == report.epoch.documents == FEW
+
+
+def test_a_corpus_without_text_opens_nothing(private: Parties) -> None:
+    """The sentence counts what is empty."""
+    write(private, [""] * FEW)
+    with pytest.raises(CorpusError, match=rf"contains no text; empty documents: {FEW}"):
+        opened(private)
 
 
 def test_a_spent_budget_opens_nothing(private: Parties) -> None:

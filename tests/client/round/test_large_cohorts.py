@@ -86,6 +86,10 @@ def test_nothing_is_revealed_before_the_sum_is_locked(coordinator: Hostile) -> N
     signatures = coordinator.signatures
     code = coordinator.refused_opening(VICTIM, "statistics", ALL, signatures)
     assert code == "not_locked"
+    others = [name for name in ALL if name != VICTIM]
+    locks = coordinator.lock("statistics", others, ALL)
+    code = coordinator.refused_opening(VICTIM, "statistics", ALL, signatures, locks)
+    assert code == "not_locked", "enough have locked it, this member has not"
     locks = coordinator.lock("statistics", ALL)
     for bad in (
         dict(list(locks.items())[:3]),
