@@ -216,7 +216,7 @@ EMBEDDING_NAMES = (
 def find_encoder(source: str) -> TableEncoder:
     """The encoder that a source names; converted once, then read from the user's cache."""
     encoder = _find(source)
-    if encoder.name != source:
+    if bare_name(encoder.name) == LOCAL:
         _remember(encoder.fingerprint, absolute_source(source))
     return encoder
 

@@ -29,8 +29,8 @@ from tests.test_architecture import project_files, read
 SPAWNING = """
 import multiprocessing
 multiprocessing.set_start_method("spawn")
-from ridgeway.simulations import engines, simulated_federation
-engines.MANY_HOLDERS = simulated_federation.MANY_HOLDERS = 2
+from ridgeway.simulations import simulated_federation
+simulated_federation.MANY_HOLDERS = 2
 from ridgeway.__main__ import main
 main()
 """

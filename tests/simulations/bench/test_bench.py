@@ -79,7 +79,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
     names.
     """
     monkeypatch.setattr(command, "MachineWatch", watch_of(IDLE))
-    monkeypatch.setattr(sums_bench, "CPU_CASES", SMALL)
+    monkeypatch.setattr(sums_bench, "SUMS_CASES", SMALL)
     save_encoder(tiny_encoder(), tmp_path / "encoder")
     write_domains(tmp_path / "text", 30, 30)
     folders = f"--text {tmp_path / 'text'} --out {tmp_path / 'out'}"
