@@ -25,7 +25,7 @@ import numpy as np
 
 from ridgeway.client.round.epochs import Digests, Epoch, EpochData, sums_id
 from ridgeway.client.round.holder import Holder
-from ridgeway.client.round.scoring import HeldOut, own_scores
+from ridgeway.client.round.scoring import own_scores
 from ridgeway.client.round.spending import epsilon_words
 from ridgeway.client.sums.corpus import Counters, cut, find_sources, real_places
 from ridgeway.client.sums.part_store import stamped
@@ -54,11 +54,15 @@ from ridgeway.common.privacy.noise import (
     document_vectors,
     empty_sums,
 )
-from ridgeway.common.privacy.public_prior import PublicPrior, check_private_encoder
+from ridgeway.common.privacy.public_prior import (
+    PublicPrior,
+    private_reader,
+    private_width,
+)
 from ridgeway.common.protocol.cohort import Terms
-from ridgeway.common.statistics import Integers, Prepared, check_bound
+from ridgeway.common.statistics import Prepared, check_bound
 from ridgeway.common.text.table_encoder import TableEncoder
-from ridgeway.common.text.tokenizer import Ids
+from ridgeway.common.text.tokens import Tokens
 
 # A private corpus → the sums over its documents, each one row of bounded length, however long its
 # text.
@@ -78,18 +82,16 @@ def sum_documents(
     if not stamps:
         raise CorpusError(f"{corpus_names(job)} has no readable file")
     counters = Counters()
-    total = empty_sums(mode, encoder.document_width)
+    total = empty_sums(mode, private_width(encoder))
 
     def summed(texts: Sequence[str]) -> tuple[DocumentSums, int]:
         """The sums of some documents, and how many tokens they have."""
         pieces = [list(cut(text)) for text in texts]
-        ids, lengths = encoder.tokenizer.encode_many(
-            [piece for document in pieces for piece in document]
-        )
+        tokens = encoder.read([piece for document in pieces for piece in document])
         starts = np.cumsum([0, *map(len, pieces)])[:-1]
-        whole = np.add.reduceat(lengths, starts)
-        rows = document_vectors(prior, ids, whole, encoder.table, encoder.sentences)
-        return bounded_sums(mode, rows), len(ids)
+        whole = np.add.reduceat(tokens.lengths, starts)
+        rows = document_vectors(prior, tokens._replace(lengths=whole), encoder)
+        return bounded_sums(mode, rows), len(tokens.ids)
 
     pending: deque[Future[tuple[DocumentSums, int]]] = deque()
 
@@ -149,10 +151,8 @@ each will do.
 """
 
 
-def held_out_sample(job: PrepareJob, encoder: TableEncoder) -> tuple[Ids, Integers]:
-    """A bounded number of held-out documents, each cut to a bounded length: token ids, and how many
-    each has.
-    """
+def held_out_sample(job: PrepareJob, encoder: TableEncoder) -> Tokens:
+    """A bounded number of held-out documents, each cut to a bounded length."""
     limit = MAX_WHOLE_CHARACTERS if job.whole else MAX_DOCUMENT_CHARACTERS
     texts = (text[:limit] for text in held_out_documents(job))
     # of so many, one more would push another out
@@ -160,12 +160,7 @@ def held_out_sample(job: PrepareJob, encoder: TableEncoder) -> tuple[Ids, Intege
     chosen = heapq.nsmallest(
         most, texts, key=lambda text: hashlib.sha256(text.encode()).digest()
     )
-    ids, lengths = (
-        encoder.tokenizer.encode_many(chosen)
-        if chosen
-        else (np.empty(0, np.int32), np.empty(0, np.int64))
-    )
-    return ids.astype(np.int32), lengths.astype(np.int64)
+    return encoder.read(chosen)
 
 
 SMALLEST_CORPUS = 10
@@ -220,7 +215,7 @@ def open_epoch(
     changed = _differing(known, digests)
     if not new_epoch and terms.mode == "masked":
         _check_changes(holder, digests)
-    ids, lengths = held_out_sample(job, holder.encoder(terms))
+    held_out = held_out_sample(job, holder.encoder(terms))
     settings = holder.settings
     epoch = Epoch(
         name=secrets.token_hex(32),
@@ -231,12 +226,12 @@ def open_epoch(
     scores = None
     if settings.scores:
         scores = own_scores(Path(settings.scores), holder.domain)
-    data = EpochData(made, HeldOut(ids, lengths), digests, scores, places)
+    data = EpochData(made, held_out, digests, scores, places)
     holder.epochs.open(epoch, data, holder.totals.epochs())
     holder.account.carry()
     samples = made.statistics.mass if isinstance(made, Prepared) else made.documents
     spent = holder.account.epsilon()
-    return ReadyReport(epoch, samples, len(lengths), changed, spent, cost)
+    return ReadyReport(epoch, samples, len(held_out.lengths), changed, spent, cost)
 
 
 def sum_corpus_part(
@@ -318,7 +313,7 @@ def _summed(
         outcome.prepared.statistics.check(summed_here=True)
         _check_mass(holder, terms, outcome.prepared)
         return outcome.prepared
-    check_private_encoder(encoder)
+    private_reader(encoder)
     prior = holder.prior(terms.privacy)
     if prior is None:
         raise InputError(

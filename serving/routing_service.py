@@ -447,7 +447,7 @@ class RoutingService:
 
         def explained(served: ServedRelease) -> tuple[list[Decision], _Result]:
             router = served.router
-            tokens = sum(len(router.tokenizer.encode(text)) for text in plain)
+            tokens = len(router.reader.read(plain).ids)
             if tokens * len(router.domains) > MAX_EXPLAINED_PARTS:
                 most = MAX_EXPLAINED_PARTS // len(router.domains)
                 words = f"only texts of up to {most:,} tokens are explained"

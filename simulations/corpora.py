@@ -1,5 +1,5 @@
 """Corpora for simulations: those of a folder, or real text of six domains that is found on machines
-after set-up, with questions as people type them, which lie beside this module.
+after set-up, with questions as people type them.
 
     folders → documents of a domain → paragraphs not read before → pieces → split by file → Corpus
 
@@ -18,7 +18,8 @@ from pathlib import Path
 from ridgeway.common.base.errors import CorpusError, InputError
 from ridgeway.common.base.files import jsonl_texts, write_whole
 from ridgeway.common.base.settings import check_domain_name
-from ridgeway.common.privacy.built_in_text import (
+from ridgeway.common.privacy.public_prior import PUBLIC_TEXT
+from ridgeway.simulations.harvested_text import (
     MATHEMATICS,
     MIN_PIECE_CHARACTERS,
     Document,
@@ -53,8 +54,6 @@ MIN_TEST_PIECES = 10
 MIN_DOMAINS = 4
 """A demonstration with fewer domains would show little."""
 
-QUESTIONS = Path(__file__).parent / "questions"
-"""DOMAIN.txt, a question in each line, some with their answers."""
 EVERYDAY = "everyday"
 """The questions that no expert is for."""
 FILE_PIECES = 12
@@ -113,7 +112,7 @@ def with_questions() -> tuple[Corpus, ...]:
 
 
 def _mixed(files: Corpus) -> Corpus:
-    asked = (QUESTIONS / f"{files.name}.txt").read_text(encoding="utf-8").splitlines()
+    asked = (PUBLIC_TEXT / f"{files.name}.txt").read_text(encoding="utf-8").splitlines()
     test = asked[::QUESTIONS_TEST_EVERY]
     kept = files.test[: FILE_PIECES // TEST_EVERY]
     train = [question for question in asked if question not in test]

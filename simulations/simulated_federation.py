@@ -41,7 +41,7 @@ from ridgeway.common.deploy.processes import (
 )
 from ridgeway.common.masking.agreement import SMALLEST_COHORT
 from ridgeway.common.privacy.public_prior import (
-    check_private_encoder,
+    private_reader,
     prior_bytes,
     read_prior,
     write_prior,
@@ -141,7 +141,7 @@ def create_simulated_federation(
         )
     given = read_prior(prior) if prior else None
     if mode == "private":
-        check_private_encoder(shared)
+        private_reader(shared)
     created = create_federation(folder / "coordinator", chosen)
     federation = Federation(created.folder, encoder=shared)
     if given is not None:

@@ -395,7 +395,7 @@ prior = command_group()
 def make(
     folders: Annotated[
         list[Path] | None,
-        argument("Public text (default: text on this machine).", "FOLDER..."),
+        argument("Public text (default: that in the package).", "FOLDER..."),
     ] = None,
     out: Annotated[Path, option("The file to write.")] = Path("prior.safetensors"),
     encoder: Annotated[str, option(ENCODERS)] = PRIVATE_ENCODER,
@@ -406,13 +406,13 @@ def make(
     noise.
 
     Name text that is public for everybody: it is not protected. The nearer it is to the domains'
-    text, the better the router; it need not be near. Without a folder the text is Python's own and
-    that of installed packages.
+    text, the better the router; it need not be near. Without a folder the text is that of the
+    package, the same on every machine.
     """
     check_output(out)
     loaded = find_encoder(encoder)
     if folders:
-        prior = make_prior(loaded, _groups(folders, text_field))
+        prior = make_prior(loaded, _texts_of(folders, text_field))
     else:
         step("reads", "built-in text")
         prior = built_in_prior(loaded)
@@ -427,22 +427,20 @@ def make(
     show(facts, wrote, json=json)
 
 
-def _groups(folders: Sequence[Path], text_field: str) -> list[list[str]]:
-    """The texts of each file; the prior takes files of a few texts together."""
+def _texts_of(folders: Sequence[Path], text_field: str) -> list[str]:
     sources, skipped = find_sources(folders)
     if not sources:
         raise InputError(
             f"{', '.join(map(str, folders))} has no text that Ridgeway reads; give "
             "other files or folders"
         )
-    groups = dict[Path, list[str]]()
+    texts = list[str]()
     total = sum(source.bytes for source in sources)
     done = 0
     with stop_on_signal() as stopped, progress_bar("reads") as progress:
         for source in sources:
             if stopped():
                 raise Interrupted("interrupted; nothing was written")
-            texts = groups.setdefault(source.path, [])
             texts.extend(
                 documents(source, field_names(text_field), Counters(), Position())
             )
@@ -450,8 +448,8 @@ def _groups(folders: Sequence[Path], text_field: str) -> list[list[str]]:
             progress(done, total)
     step(
         "read",
-        count(len(groups), "file"),
-        count(sum(map(len, groups.values())), "text"),
+        count(len(sources), "file"),
+        count(len(texts), "text"),
         f"{skipped:,} skipped",
     )
-    return list(groups.values())
+    return texts

@@ -32,7 +32,6 @@ from pydantic import Field, ValidationError
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save
 
-from ridgeway.client.round.scoring import HeldOut
 from ridgeway.client.round.spending import RESTORED, Account, Output
 from ridgeway.common.base.errors import FormatError, Refused
 from ridgeway.common.base.files import canonical_json, sha256, whole_folder, write_whole
@@ -58,6 +57,7 @@ from ridgeway.common.statistics import (
     save_prepared,
     single_domain,
 )
+from ridgeway.common.text.tokens import Tokens
 
 OPENED_EPOCH = "epoch"
 """The kind of a journal's entry about an epoch that was opened."""
@@ -95,7 +95,7 @@ class EpochData:
     """
 
     sums: Prepared | DocumentSums
-    held_out: HeldOut
+    held_out: Tokens
     digests: Digests
     scores: QualityTable | None = None
     places: tuple[str, ...] = ()
@@ -108,8 +108,7 @@ class EpochData:
         else:
             arrays = {"products": self.sums.products, "column": self.sums.column}
             files[_DOCUMENTS] = save(arrays)
-        sample = self.held_out
-        files[_HELD_OUT] = save({"ids": sample.ids, "lengths": sample.lengths})
+        files[_HELD_OUT] = save(self.held_out.arrays())
         if self.scores is not None:
             files[SCORES] = canonical_json(self.scores.to_json())
         files[DIGESTS] = save({"digests": self.digests})
@@ -183,9 +182,8 @@ class EpochStore:
         mode: PrivacyMode = "full" if arrays["products"].size else "columns"
         return DocumentSums(mode, arrays["products"], arrays["column"])
 
-    def held_out(self, epoch: Epoch) -> HeldOut:
-        arrays = self._arrays(epoch, _HELD_OUT)
-        return HeldOut(arrays["ids"], arrays["lengths"])
+    def held_out(self, epoch: Epoch) -> Tokens:
+        return Tokens.of_arrays(self._arrays(epoch, _HELD_OUT))
 
     def digests_of(self, name: str) -> Digests | None:
         """One number for each document of an epoch, the current one or one that is in a total; None

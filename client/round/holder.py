@@ -46,16 +46,14 @@ from ridgeway.common.base.journal import Journal, JournalEntry
 from ridgeway.common.base.records import Digest, DomainName, Record, read_settings
 from ridgeway.common.base.settings import DEFAULT
 from ridgeway.common.privacy.accountant import Privacy
-from ridgeway.common.privacy.public_prior import PublicPrior, read_prior
+from ridgeway.common.privacy.public_prior import PublicPrior, private_width, read_prior
 from ridgeway.common.protocol.cohort import Cohort, Terms
 from ridgeway.common.protocol.messages import HeardOutputs
 from ridgeway.common.routing.release import (
-    MANIFEST,
     PRIVACY,
-    ROUTER,
-    TOKENIZER,
     Release,
     load_release,
+    named_files,
 )
 from ridgeway.common.statistics import Integers, Statistics
 from ridgeway.common.text.encoder_files import find_by_fingerprint
@@ -72,7 +70,6 @@ SOLVED = "solved.safetensors"
 """What this holder has solved the last noisy total to."""
 SAME_WEIGHTS = 1e-6
 """By how much two machines' solutions of one total may differ."""
-RELEASE_FILES = (MANIFEST, ROUTER, TOKENIZER)
 
 
 class HolderSettings(Record):
@@ -351,7 +348,7 @@ class Holder(HolderFiles):
                 f"the round uses encoder {terms.encoder[:12]}, but this holder has"
                 f" {encoder.fingerprint[:12]}",
             )
-        width = encoder.document_width if terms.privacy else encoder.width
+        width = private_width(encoder) if terms.privacy else encoder.width
         if width + 1 != terms.features:
             raise Refused(
                 "encoder_mismatch",
@@ -449,7 +446,7 @@ class Holder(HolderFiles):
             raise Refused("bad_release", "the release differs from the announced one")
         self._check_follows(round_, loaded)
         with whole_folder(self.release_folder(number)) as draft:
-            for name, content in zip(RELEASE_FILES, given, strict=True):
+            for name, content in named_files(given).items():
                 write_whole(draft / name, content)
         domains = list(loaded.domains)
         facts = {"number": number, "release": release, "domains": domains}
@@ -492,6 +489,4 @@ _encoder = lru_cache(maxsize=2)(find_by_fingerprint)
 
 def _verified_release(files: tuple[bytes, ...], key: str) -> Release:
     """A release that a key has signed and that can be used; else raises."""
-    return load_release(
-        Path("received"), key=key, files=dict(zip(RELEASE_FILES, files, strict=True))
-    )
+    return load_release(Path("received"), key=key, files=named_files(files))

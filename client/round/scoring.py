@@ -6,7 +6,6 @@ Law: to which domain a document is routed depends on that document and on public
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -38,20 +37,10 @@ from ridgeway.common.routing.release import Release
 from ridgeway.common.routing.sentence_table import compile_router, margin_for
 from ridgeway.common.routing.token_table import RouterTable, tally_texts
 from ridgeway.common.text.table_encoder import TableEncoder
-from ridgeway.common.text.tokenizer import Ids
+from ridgeway.common.text.tokens import Tokens
 
 Weights = NDArray[np.float64]
 _Counts = NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class HeldOut:
-    """Documents as token ids in one row, `lengths` of them each. Private: it never leaves the
-    holder.
-    """
-
-    ids: Ids
-    lengths: _Counts
 
 
 def router_table(
@@ -77,11 +66,9 @@ class Scorer:
     """
 
     def __init__(
-        self, table: RouterTable, rule: Selector, held_out: HeldOut, domain: int
+        self, table: RouterTable, rule: Selector, held_out: Tokens, domain: int
     ) -> None:
-        filled = held_out.lengths > 0
-        self._lengths = held_out.lengths[filled]
-        self._ids = held_out.ids
+        self._held_out = held_out.of_texts(held_out.lengths > 0)
         self._table = table
         self._rule = rule
         self._domain = domain
@@ -101,19 +88,17 @@ class Scorer:
         return int((before & ~now).sum()), int((now & ~before).sum())
 
     def _winners(self, table: RouterTable, rule: Selector) -> _Counts:
-        if not len(self._lengths):
+        if not len(self._held_out.lengths):
             return np.zeros(0, dtype=np.int64)
-        return winners(tally_texts(table, rule, self._ids, self._lengths))
+        return winners(tally_texts(table, rule, self._held_out))
 
     def calibration(self, temperatures: Sequence[float]) -> _Counts:
         """The reliability, and then what of these documents belongs to any domain, in one row.
 
         All are multiplied by one number, so that few documents weigh as much as many.
         """
-        if len(self._lengths):
-            scores, voters = beginnings(
-                self._table, self._rule, self._ids, self._lengths
-            )
+        if len(self._held_out.lengths):
+            scores, voters = beginnings(self._table, self._rule, self._held_out)
         else:
             scores = np.zeros((0, self._table.domains))
             voters = np.zeros(0, dtype=np.int64)

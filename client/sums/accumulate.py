@@ -21,7 +21,6 @@ from ridgeway.common.base.machine import native, one_blas_thread
 from ridgeway.common.base.settings import Sampling
 from ridgeway.common.statistics import (
     MAX_SQUARE,
-    Integers,
     Statistics,
     check_bound,
     single_domain,
@@ -29,7 +28,8 @@ from ridgeway.common.statistics import (
     upper_triangle,
 )
 from ridgeway.common.text.sentence_encoder import SentenceFeatures
-from ridgeway.common.text.tokenizer import Ids
+from ridgeway.common.text.tokenizer import Ids, Integers
+from ridgeway.common.text.tokens import Tokens
 from ridgeway.common.text.windows import Layer, layers
 from ridgeway.common.text.word_sketch import WordSketch
 
@@ -60,12 +60,12 @@ class Accumulator(ABC):
 
     _sampling: Sampling
 
-    def add(self, ids: Ids, lengths: Integers) -> None:
-        """Take in documents whose ids stand in one row, `lengths` of them each."""
-        self.add_layers(layers(ids, lengths, self._sampling))
+    def add(self, tokens: Tokens) -> None:
+        """Take in documents."""
+        self.add_layers(tokens, layers(tokens.lengths, self._sampling))
 
     @abstractmethod
-    def add_layers(self, samples: Sequence[Layer]) -> None:
+    def add_layers(self, tokens: Tokens, samples: Sequence[Layer]) -> None:
         """Take in the samples of documents."""
 
     @abstractmethod
@@ -132,29 +132,39 @@ class WindowTable:
             table, dtype=width, order="C"
         )
 
-    def window_features(self, ids: Ids, bounds: Integers) -> NDArray[np.int16]:
+    def features(self, tokens: Tokens, samples: Layer) -> NDArray[np.int16]:
         """All features of each window."""
-        means = self.window_means(ids, bounds)
+        means = self.means(tokens, samples)
         if self._sentences is None:
             return means
-        return np.hstack([means, self._sentences.window_features(ids, bounds)])
+        read = self._sentences.window_features(
+            tokens, samples.positions, samples.bounds
+        )
+        return np.hstack([means, read])
 
-    def window_means(self, ids: Ids, bounds: Integers) -> NDArray[np.int16]:
+    def means(self, tokens: Tokens, samples: Layer) -> NDArray[np.int16]:
         """The integer-rounded mean embedding of each window: ⌊(2·sum + n) / 2n⌋, halves rounding
         up; then its words.
         """
         words = self._words
+        positions, bounds, _ = samples
+        ids = tokens.ids.take(positions)
         if native:
             width = self._table.shape[1]
             features = width + (words.width if words else 0)
             means = np.empty((len(bounds) - 1, features), dtype=np.int16)
-            spelling = _spelling(words) if words else ()
-            native.row_means(self._table, width, ids, bounds, means, *spelling)
+            runs = (
+                (positions, *tokens.runs, words.width, words.options.amplitude)
+                if words
+                else ()
+            )
+            native.row_means(self._table, width, ids, bounds, means, *runs)
             return means
         means = means_by_numpy(self._table, ids, bounds)
         if words is None:
             return means
-        return np.hstack([means, words.window_features(ids, bounds)])
+        counted = words.window_features(tokens.runs, positions, bounds)
+        return np.hstack([means, counted])
 
 
 def means_by_numpy(
@@ -174,19 +184,6 @@ def means_by_numpy(
     sums //= 2 * counts
     means: NDArray[np.int16] = sums.astype(np.int16)
     return means
-
-
-def _spelling(words: WordSketch) -> tuple[Any, ...]:
-    """A sketch as the compiled module takes it."""
-    options = words.options
-    return (
-        words.spelling.letters,
-        words.spelling.starts,
-        options.width,
-        options.amplitude,
-        options.shortest,
-        options.longest,
-    )
 
 
 class ExactGram:
@@ -301,11 +298,10 @@ class WindowSums(Accumulator):
         self._sampling = sampling
         self._gram = gram(table.width)
 
-    def add_layers(self, samples: Sequence[Layer]) -> None:
+    def add_layers(self, tokens: Tokens, samples: Sequence[Layer]) -> None:
         for layer in samples:
-            if len(layer.ids):
-                features = self._table.window_features(layer.ids, layer.bounds)
-                self._gram.add(features, layer.times)
+            if len(layer.positions):
+                self._gram.add(self._table.features(tokens, layer), layer.times)
 
     def state(self) -> State:
         return {"gram": bounded(self._gram.triangle())}
@@ -327,9 +323,11 @@ class TokenCounts(Accumulator):
         self._sampling = sampling
         self._counts = np.zeros(len(table), dtype=np.int64)
 
-    def add_layers(self, samples: Sequence[Layer]) -> None:
-        for layer in samples:  # in which no token stands twice
-            self._counts[layer.ids] += layer.times
+    def add_layers(self, tokens: Tokens, samples: Sequence[Layer]) -> None:
+        for layer in samples:
+            ids = tokens.ids.take(layer.positions)
+            counts = np.bincount(ids, minlength=len(self._counts))
+            self._counts += layer.times * counts
 
     def state(self) -> State:
         return {"counts": self._counts.copy()}

@@ -29,9 +29,7 @@ from ridgeway.client.sums.corpus import (
 )
 from ridgeway.common.base.settings import Sampling
 from ridgeway.common.text.characters import with_mistyped_copies
-from ridgeway.common.text.fast_bpe import EncoderTables
-from ridgeway.common.text.table_encoder import TableEncoder
-from ridgeway.common.text.tokenizer import Tokenizer
+from ridgeway.common.text.tokens import TextReader, Tokens
 from ridgeway.common.text.windows import Layer, layers
 
 # A piece of a corpus → batches of its documents, less those that are held out, and the samples of a
@@ -55,21 +53,22 @@ class ReadingRules:
 
 
 class Samples(NamedTuple):
-    """What the documents of a batch add to the sums. tokens: how many they have, mistyped copies
-    apart.
+    """What the documents of a batch add to the sums.
+
+    documents_tokens: how many tokens they have, mistyped copies apart.
     """
 
-    tokens: int
+    documents_tokens: int
+    tokens: Tokens
     layers: list[Layer]
 
 
-def samples_of(texts: list[str], tokenizer: Tokenizer, sampling: Sampling) -> Samples:
+def samples_of(texts: list[str], reader: TextReader, sampling: Sampling) -> Samples:
     """The samples of documents, and of their mistyped copies where those count."""
-    ids, lengths = tokenizer.encode_many(
-        with_mistyped_copies(texts) if sampling.mistyped else texts
-    )
-    samples = [layer for layer in layers(ids, lengths, sampling) if len(layer.ids)]
-    return Samples(int(lengths[: len(texts)].sum()), samples)
+    read = with_mistyped_copies(texts) if sampling.mistyped else texts
+    tokens = reader.read(read)
+    samples = layers(tokens.lengths, sampling)
+    return Samples(int(tokens.lengths[: len(texts)].sum()), tokens, samples)
 
 
 class PieceBatch(NamedTuple):
@@ -154,7 +153,7 @@ ENVIRONMENT = {
 
 @contextlib.contextmanager
 def piece_readers(
-    encoder: TableEncoder,
+    reader: TextReader,
     pieces: Sequence[Piece],
     rules: ReadingRules,
     count: int,
@@ -173,13 +172,7 @@ def piece_readers(
                 with theirs:
                     process = multiprocessing.get_context("spawn").Process(
                         target=_read,
-                        args=(
-                            theirs,
-                            encoder.definition,
-                            encoder.tokenizer.lower,
-                            encoder.tokenizer.tables,
-                            rules,
-                        ),
+                        args=(theirs, reader, rules),
                         daemon=True,
                     )
                     process.start()
@@ -255,18 +248,11 @@ def _batches(
 # In the process
 
 
-def _read(
-    parent: Connection,
-    definition: bytes,
-    lower: bool,
-    tables: EncoderTables | None,
-    rules: ReadingRules,
-) -> None:
-    tokenizer = Tokenizer(definition, lower=lower, tables=tables)
+def _read(parent: Connection, reader: TextReader, rules: ReadingRules) -> None:
     # The parent meets the same error when it reads on itself.
     with contextlib.suppress(Exception):
         while True:
             source, first = parent.recv()
             for batch in read_batches(source, first, rules):
-                samples = samples_of(batch.texts, tokenizer, rules.sampling)
+                samples = samples_of(batch.texts, reader, rules.sampling)
                 parent.send((batch._replace(texts=[]), samples))

@@ -496,7 +496,7 @@ class _Run:
             summing = not only_counts(job.sampling, encoder.words or encoder.sentences)
             # the other half of the cores sums
             readers = job.threads // 2 if summing else job.threads
-            with piece_readers(encoder, pieces, rules, readers) as batches:
+            with piece_readers(encoder.reader, pieces, rules, readers) as batches:
                 yield batches
             return
         yield (
@@ -531,13 +531,13 @@ class _Run:
     def _sum(self, texts: list[str], samples: Samples | None) -> int:
         """Sum a batch; how many tokens its documents have."""
         if samples is None:
-            samples = samples_of(texts, self._encoder.tokenizer, self._job.sampling)
+            samples = samples_of(texts, self._encoder.reader, self._job.sampling)
         accumulator = self._idle.get()
         try:
-            accumulator.add_layers(samples.layers)
+            accumulator.add_layers(samples.tokens, samples.layers)
         finally:
             self._idle.put(accumulator)
-        return samples.tokens
+        return samples.documents_tokens
 
     def summer(self) -> Accumulator:
         """Any of the accumulators: what a state means is the same to all."""

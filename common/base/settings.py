@@ -53,7 +53,7 @@ DEFAULT_LISTEN = "127.0.0.1:9443"
 """Where a coordinator listens unless it is told otherwise."""
 
 ENCODERS = (
-    "smollm2, hf:NAME_OR_DIR or dir:PATH; +words, +sentence and +sentence:DIR add "
+    "use, smollm2, hf:NAME_OR_DIR or dir:PATH; +words, +sentence and +sentence:DIR add "
     "features"
 )
 """How an encoder is named."""
@@ -420,8 +420,8 @@ class Preset:
 PLAIN_ENCODER = "smollm2"
 """The encoder of the published method."""
 
-PRIVATE_ENCODER = "smollm2+sentence"
-"""The encoder of private rounds, which know no words."""
+PRIVATE_ENCODER = "use+words+sentence"
+"""The encoder of private rounds, which know runs of letters and sentences."""
 
 DEFAULT = Preset(
     sampling=Sampling(window=32, stride=128, units=15, mistyped=8),
@@ -430,7 +430,7 @@ DEFAULT = Preset(
     ridge=Ridge(),
     normalise_columns=False,
     selector=Selector(),
-    encoder="smollm2+words",
+    encoder="use+words",
 )
 
 SENTENCE_SAMPLING = replace(DEFAULT.sampling, opening=8)

@@ -410,7 +410,7 @@ def _with_margin(
             " --sentence-share and --sentence-accuracy"
         )
     chosen = choose_margin(
-        loaded.compiled, loaded.tokenizer, texts, share=share, accuracy=accuracy
+        loaded.compiled, loaded.reader, texts, share=share, accuracy=accuracy
     )
     cascade = replace(loaded.compiled, margin=chosen.margin)
     return replace(loaded, compiled=cascade), chosen

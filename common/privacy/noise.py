@@ -15,24 +15,23 @@ from ridgeway.common.base.files import sha256
 from ridgeway.common.privacy.public_prior import (
     Integers,
     PublicPrior,
-    Whitening,
-    token_sums,
+    letter_sums,
 )
-from ridgeway.common.text.sentence_encoder import SentenceFeatures
-from ridgeway.common.text.tokenizer import Ids, first_tokens
+from ridgeway.common.text.table_encoder import TableEncoder
+from ridgeway.common.text.tokens import Tokens
 
 # Documents → one integer vector each, of bounded length, the same on every machine and for any
 # number of threads.
 #
-#     tokens → mean m → z = P(m − μ) → u = z/‖z‖ ──┐
-#     the first 32 → … ──────────────────────→ u′ ─┴▶ v = ⌊2¹⁶ · 0.97 · (u + u′)/‖u + u′‖⌋, towards
-#     zero
+#     runs of letters → their mean m → z = P(m − μ) → u = z/‖z‖ ──┐
+#     those of the first 32 tokens → … ─────────────────────→ u′ ─┤
+#                    v = ⌊2¹⁶ · 0.97 · (u + u′)/‖u + u′‖⌋, towards zero ◀┘
 #
 # A beginning is as long as a prompt is: half of what a document adds is how it begins, and half
-# what all of it tells. Where the encoder reads sentences, m is also the mean of the sentence
-# vectors of a document's pieces, and v is the two parts behind each other, brought to the same
-# length. Truncation never lengthens a vector, and ‖z‖ is rounded up, so ‖v‖ ≤ 0.97 · 2¹⁶ holds in
-# integers: what a document can add to a sum does not rest on an argument about floats.
+# what all of it tells. m is also the mean of the sentence vectors of a document's pieces, and v is
+# the two parts behind each other, brought to the same length. Truncation never lengthens a vector,
+# and ‖z‖ is rounded up, so ‖v‖ ≤ 0.97 · 2¹⁶ holds in integers: what a document can add to a sum
+# does not rest on an argument about floats.
 
 
 VECTOR_LENGTH = (97 << 16) // 100
@@ -46,69 +45,60 @@ _BEGINNING_TOKENS = 32
 are routed worse.
 """
 
-TOKENS_SHARE = 4
+LETTERS_SHARE = 4
 SENTENCES_SHARE = 5
 """How long the two parts of a document's vector are, relative to each other. Chosen on held-out
-training text of four sets, at ε = 1 and 3, as a compromise: longer sentences gain up to three
-points on one-line requests, and lose as many on questions and answers.
+training text of six sets at ε = 1.
 """
 
 BLOCK_DOCUMENTS = 1024
 
 
 def document_vectors(
-    prior: PublicPrior,
-    ids: Ids,
-    lengths: Integers,
-    encoder_table: NDArray[np.int16],
-    sentences: SentenceFeatures | None = None,
+    prior: PublicPrior, tokens: Tokens, encoder: TableEncoder
 ) -> Integers:
-    """One row of integers for each document, whose ids stand in one row, `lengths` of them each.
+    """One row of integers for each document.
 
     A document without tokens, or one that the prior sees nothing of, is a row of zeros.
     """
-    widths = encoder_table.shape[1], sentences.encoder.width if sentences else 0
-    if widths != (prior.tokens.width, prior.width - prior.tokens.width):
-        raise ShapeMismatch(
-            f"a prior of width {prior.width} does not match a table of width "
-            f"{widths[0]} and sentences of width {widths[1]}"
+    prior.must_fit(encoder)
+    rows = np.empty((len(tokens.lengths), prior.width), dtype=np.int64)
+    for start in range(0, len(rows), BLOCK_DOCUMENTS):
+        chosen = np.zeros(len(rows), dtype=bool)
+        chosen[start : start + BLOCK_DOCUMENTS] = True
+        documents = tokens.of_texts(chosen) if len(rows) > BLOCK_DOCUMENTS else tokens
+        parts = _whitened(prior, documents, encoder)
+        begun = [part.copy() for part in parts]
+        # a short document is its own beginning
+        long = documents.lengths > _BEGINNING_TOKENS
+        if long.any():
+            first = documents.of_texts(long).first(_BEGINNING_TOKENS)
+            for part, of_first in zip(
+                begun, _whitened(prior, first, encoder), strict=True
+            ):
+                part[long] = of_first
+        letters, sentences = (
+            unit_rows(whole + beginning)
+            for whole, beginning in zip(parts, begun, strict=True)
         )
-    starts = np.concatenate([[0], np.cumsum(lengths)])
-    rows = np.empty((len(lengths), prior.width), dtype=np.int64)
-    for start in range(0, len(lengths), BLOCK_DOCUMENTS):
-        block = slice(start, min(start + BLOCK_DOCUMENTS, len(lengths)))
-        documents = ids[starts[block.start] : starts[block.stop]], lengths[block]
-        vectors = _of_tokens(prior.tokens, *documents, encoder_table)
-        if sentences and prior.sentences:
-            read = _of_sentences(prior.sentences, *documents, sentences)
-            both = [TOKENS_SHARE * vectors, SENTENCES_SHARE * read]
-            vectors = unit_rows(np.hstack(both))
-        rows[block] = vectors
+        rows[chosen] = unit_rows(
+            np.hstack([LETTERS_SHARE * letters, SENTENCES_SHARE * sentences])
+        )
     return rows
 
 
-def _of_tokens(
-    whitening: Whitening, ids: Ids, lengths: Integers, table: NDArray[np.int16]
-) -> Integers:
-    first, counts = first_tokens(ids, lengths, _BEGINNING_TOKENS)
-    whole = whitening.whitened(token_sums(ids, lengths, table), lengths)
-    begun = whitening.whitened(token_sums(first, counts, table), counts)
-    return unit_rows(unit_rows(whole) + unit_rows(begun))
-
-
-def _of_sentences(
-    whitening: Whitening, ids: Ids, lengths: Integers, sentences: SentenceFeatures
-) -> Integers:
-    whole = unit_rows(whitening.whitened(*sentences.vector_sums(ids, lengths)))
-    begun = whole.copy()
-    # a short document is its own beginning
-    long = lengths > _BEGINNING_TOKENS
-    if long.any():
-        first = first_tokens(
-            ids[np.repeat(long, lengths)], lengths[long], _BEGINNING_TOKENS
-        )
-        begun[long] = unit_rows(whitening.whitened(*sentences.vector_sums(*first)))
-    return unit_rows(whole + begun)
+def _whitened(
+    prior: PublicPrior, tokens: Tokens, encoder: TableEncoder
+) -> list[Integers]:
+    """What each document says by its letters, and by its sentences, as vectors of one length."""
+    if encoder.sentences is None or prior.sentences is None:
+        raise ShapeMismatch("private rounds need an encoder that reads sentences")
+    read = encoder.sentences.vector_sums(tokens)
+    letters = letter_sums(encoder, tokens), tokens.lengths
+    return [
+        unit_rows(prior.letters.whitened(*letters)),
+        unit_rows(prior.sentences.whitened(*read)),
+    ]
 
 
 def unit_rows(rows: Integers) -> Integers:

@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from ridgeway.common.base.machine import one_blas_thread
 from ridgeway.common.privacy.accountant import Privacy
 from ridgeway.common.privacy.noise import (
+    LETTERS_SHARE,
     SENTENCES_SHARE,
-    TOKENS_SHARE,
     VECTOR_LENGTH,
     PrivacyMode,
     count_unit,
@@ -188,10 +188,10 @@ def _weights(
 def split(
     rows: Matrix, prior: PublicPrior
 ) -> Iterator[tuple[float, Whitening, Matrix]]:
-    """The rows of tokens and of sentences, each with its whitening and with the length that it has
+    """The rows of letters and of sentences, each with its whitening and with the length that it has
     in a document's vector of length 1.
     """
-    shares = [TOKENS_SHARE, SENTENCES_SHARE][: len(prior.blocks)]
+    shares = [LETTERS_SHARE, SENTENCES_SHARE][: len(prior.blocks)]
     length = math.hypot(*shares)
     start = 0
     for share, block in zip(shares, prior.blocks, strict=True):
@@ -210,13 +210,14 @@ def solve_private(
     prior: PublicPrior,
     encoder: TableEncoder,
 ) -> Matrix:
-    """The weights of the router of a total under noise, over the encoder's own features. Where it
-    reads sentences, the columns of its table follow, which come out of the rows of tokens alone.
+    """The weights of the router of a total under noise, over the encoder's own features, and of its
+    table, which come out of the rows of letters alone.
 
     members: the domain of each holder in it. Everything here is public, so everybody gets the same.
     """
     variance = noise_variance(privacy, members)
     shares = product_variance(privacy, members) / variance
+    domains = total.cross.shape[1]
 
     def solved(prior: PublicPrior, length: float) -> Matrix:
         """Of the first rows, which have this length in a document's vector of length 1."""
@@ -230,13 +231,29 @@ def solve_private(
         return solve_noisy(*known, products, shares / length**2)
 
     whole = solved(prior, 1.0)
-    if not prior.sentences:
-        return whole
     alone = replace(prior, sentences=None)
     length, *_ = next(split(whole[:-1], prior))
-    padding = np.zeros((encoder.width - prior.width, whole.shape[1]))
-    padded = np.vstack([whole[:-1], padding, whole[-1:]])
-    return stacked(padded, solved(alone, length), encoder)
+    table = solved(alone, length)
+    of_sentences = whole[prior.letters.width : -1]
+    unread = np.zeros(
+        (encoder.width - encoder.table_width - len(of_sentences), domains)
+    )
+    of_table = _over_tokens(whole[: prior.letters.width], encoder)
+    return stacked(
+        np.vstack([of_table, of_sentences, unread, whole[-1:]]),
+        np.vstack([_over_tokens(table[:-1], encoder), table[-1:]]),
+        encoder,
+    )
+
+
+def _over_tokens(of_letters: Matrix, encoder: TableEncoder) -> Matrix:
+    """Weights of an encoder's features of tokens, which say nothing here, and of its runs of
+    letters: several of its buckets are counted as one.
+    """
+    width = encoder.table_width - encoder.table.shape[1]
+    of_tokens = np.zeros((encoder.table.shape[1], of_letters.shape[1]))
+    spread = np.repeat(of_letters, width // len(of_letters), axis=0)
+    return np.vstack([of_tokens, spread])
 
 
 def noise_variance(privacy: Privacy, members: Sequence[str]) -> int:

@@ -1,11 +1,10 @@
 """The public prior: where documents lie and how they vary, learnt from text that anybody may read,
 in integers.
 
-    public texts → mean embeddings → their mean μ and covariance S → μ and P = S^(−1/2), rounded → a
-    file
+    public texts → runs of letters → their mean μ and covariance S → μ and P = S^(−1/2), rounded
 
-Where the encoder reads sentences, their vectors have a mean and a whitening of their own, learnt
-from rows of tokens that are drawn at random, as frequent as the tokenizer says.
+Sentence vectors have a mean and a whitening of their own, learnt from rows of tokens that are drawn
+at random, as frequent as the tokenizer says.
 
 A document is seen through the prior before noise is added (`document_vectors`), so that a small
 amount of noise is enough. The prior comes with the terms of a round. It cannot weaken a holder's
@@ -16,7 +15,7 @@ accuracy alone.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -30,20 +29,19 @@ from safetensors.numpy import load, save
 from ridgeway.common.base.errors import EncoderMismatch, FormatError, InputError
 from ridgeway.common.base.files import canonical_json, sha256, write_whole
 from ridgeway.common.base.settings import FEATURE_LIMIT, PRIVATE_ENCODER
-from ridgeway.common.privacy.built_in_text import built_in_text, this_machine
 from ridgeway.common.text.sentence_encoder import UseEncoder
 from ridgeway.common.text.table_encoder import TableEncoder
-from ridgeway.common.text.tokenizer import Ids
+from ridgeway.common.text.tokens import Tokens
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 _FORMAT = "ridgeway.prior"
-_VERSION = 1
-_PREFIXES = ("", "sentence_")
-"""What stands before the names of a whitening's numbers: that of tokens, that of sentences."""
+_VERSION = 2
+_PREFIXES = ("letters_", "sentence_")
+"""What stands before the names of a whitening's numbers."""
 MEAN_BITS = 8
-"""A document's mean embedding is rounded to this many binary places of the table's unit."""
+"""A document's mean is rounded to this many binary places of a feature's unit."""
 
 MAX_ROW_SUM = 1 << 31
 """No row of the whitening has so large a sum of absolute values: then a float64 product with the
@@ -52,16 +50,17 @@ machine adds.
 """
 
 MAX_SCALE_BITS = 64
-MAX_CHUNK_TOKENS = 1 << 17
-"""Rows of the table are summed in 32 bits up to this many, and then in 64."""
 
-FREQUENT_IDS = 100
-TOKENS_PER_TEXT = 64
-"""Beside public documents, tokens drawn by Zipf's law, of this rank and number, say how any text
-may vary: vocabularies give small ids to frequent tokens.
+PUBLIC_TEXT = Path(__file__).parent / "public_text"
+"""DOMAIN.txt, a question in each line, some with their answers: the text of the built-in prior."""
+PUBLIC_TEXT_SHA256 = "d6cc7a9ae8f0c4eb904f89f5149887e112413fe0d30a706fa5b2fd4434a7e215"
+
+LETTER_BUCKETS = 384
+"""Into so many buckets a document's runs of letters are counted: an encoder has a multiple of
+them.
 """
-
-MIN_GROUP_TEXTS = 20
+LETTERS_RIDGE = 0.1
+"""This share of the mean variance is added everywhere: a few texts do not tell all."""
 
 SALADS = 6000
 SALAD_TOKENS = 8
@@ -147,13 +146,14 @@ class Whitening:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PublicPrior:
-    """How the tokens of documents are whitened, and their sentences, if the encoder reads them.
+    """How the runs of letters of documents are whitened, and their sentences.
 
     encoder: the fingerprint of the encoder that it is for.
+    sentences: left out where letters are solved alone.
     """
 
     encoder: str
-    tokens: Whitening
+    letters: Whitening
     sentences: Whitening | None = None
 
     @cached_property
@@ -164,7 +164,7 @@ class PublicPrior:
 
     @property
     def blocks(self) -> tuple[Whitening, ...]:
-        return (self.tokens, self.sentences) if self.sentences else (self.tokens,)
+        return (self.letters, self.sentences) if self.sentences else (self.letters,)
 
     @property
     def width(self) -> int:
@@ -191,43 +191,69 @@ class PublicPrior:
 
 
 def built_in_prior(encoder: TableEncoder) -> PublicPrior:
-    """The prior of text that this machine has anyway. Machines may differ in it, so one is made and
-    handed on.
-    """
-    return make_prior(encoder, list(built_in_text(this_machine()).values()))
+    """The prior of the text in the package."""
+    return make_prior(encoder, list(_public_text()))
 
 
-def make_prior(encoder: TableEncoder, groups: Sequence[Sequence[str]]) -> PublicPrior:
-    """The prior of public texts; how groups of them differ from each other does not count as
-    variation.
-
-    Groups of a few texts are taken together. Sentences need no text.
-    """
-    check_private_encoder(encoder)
-    large = [group for group in groups if len(group) >= MIN_GROUP_TEXTS]
-    small = [text for group in groups if len(group) < MIN_GROUP_TEXTS for text in group]
-    means = [_means(encoder, group) for group in (*large, small)]
-    means = [vectors for vectors in means if len(vectors)]
-    if not means:
-        raise InputError("no text for a prior; give a folder of public text")
-    centre = np.mean([vectors.mean(axis=0) for vectors in means], axis=0)
-    apart = [vectors - vectors.mean(axis=0) for vectors in means]
-    within = sum(part.T @ part for part in apart) / sum(map(len, means))
-    whitening = _inverse_root(within + _token_covariance(encoder) / TOKENS_PER_TEXT)
-    tokens = _rounded(centre, whitening / np.sqrt(len(centre)))
-    reader = encoder.sentence_encoder
-    sentences = _of_sentences(reader) if isinstance(reader, UseEncoder) else None
-    return PublicPrior(encoder.fingerprint, tokens, sentences)
-
-
-def check_private_encoder(encoder: TableEncoder) -> None:
-    """Raise InputError unless private rounds know this encoder's features."""
-    reader = encoder.sentence_encoder
-    if encoder.options or not (reader is None or isinstance(reader, UseEncoder)):
-        raise InputError(
-            "private rounds support token features and USE sentence features only, "
-            f"not {encoder.name}; use --encoder {PRIVATE_ENCODER}"
+def _public_text() -> Iterator[str]:
+    files = sorted(PUBLIC_TEXT.glob("*.txt"))
+    content = [path.read_bytes() for path in files]
+    if sha256(*content) != PUBLIC_TEXT_SHA256:
+        raise FormatError(
+            "the text of the built-in prior was changed; install Ridgeway again"
         )
+    for text in content:
+        yield from text.decode().splitlines()
+
+
+def make_prior(encoder: TableEncoder, texts: Sequence[str]) -> PublicPrior:
+    """The prior of public texts. Sentences need no text."""
+    reader = private_reader(encoder)
+    tokens = encoder.read(texts)
+    filled = tokens.lengths > 0
+    if not filled.any():
+        raise InputError("no text for a prior; give a folder of public text")
+    means = letter_sums(encoder, tokens)[filled] / tokens.lengths[filled, None]
+    letters = _whitening(means, LETTERS_RIDGE)
+    return PublicPrior(encoder.fingerprint, letters, _of_sentences(reader))
+
+
+def private_reader(encoder: TableEncoder) -> UseEncoder:
+    """The sentence encoder of an encoder whose features private rounds know. Raises InputError
+    for another.
+    """
+    reader = encoder.sentence_encoder
+    words = encoder.options
+    if not (
+        isinstance(reader, UseEncoder) and words and words.width % LETTER_BUCKETS == 0
+    ):
+        raise InputError(
+            f"private rounds need runs of letters and USE sentence features, not "
+            f"{encoder.name}; use --encoder {PRIVATE_ENCODER}"
+        )
+    return reader
+
+
+def private_width(encoder: TableEncoder) -> int:
+    """How many numbers stand for a document in private rounds."""
+    return LETTER_BUCKETS + private_reader(encoder).width
+
+
+def letter_sums(encoder: TableEncoder, tokens: Tokens) -> Integers:
+    """The sum of the features of each text's runs of letters, N×LETTER_BUCKETS, over its tokens."""
+    assert encoder.options is not None
+    codes, stops = tokens.runs
+    texts = len(tokens.lengths)
+    ends = np.append(0, stops)[np.cumsum(tokens.lengths)]
+    owners = np.repeat(np.arange(texts), np.diff(ends, prepend=0))
+    buckets = (codes >> 1) // (encoder.options.width // LETTER_BUCKETS)
+    counts = np.bincount(
+        owners * LETTER_BUCKETS + buckets,
+        2.0 * (codes & 1) - 1,
+        texts * LETTER_BUCKETS,
+    )
+    sums = encoder.options.amplitude * counts.astype(np.int64)
+    return np.asarray(sums.reshape(texts, LETTER_BUCKETS))
 
 
 def _of_sentences(reader: UseEncoder) -> Whitening:
@@ -238,51 +264,15 @@ def _of_sentences(reader: UseEncoder) -> Whitening:
     )
     lengths = np.full(SALADS, SALAD_TOKENS)
     vectors = reader.vectors(drawn.astype(np.int32), lengths).astype(np.float64)
-    covariance = np.cov(vectors.T, bias=True)
-    covariance[np.diag_indices_from(covariance)] += (
-        SALAD_RIDGE * covariance.diagonal().mean()
-    )
-    width = len(covariance)
-    whitening = _inverse_root(covariance) / np.sqrt(width)
-    return _rounded(vectors.mean(axis=0), whitening)
+    return _whitening(vectors, SALAD_RIDGE)
 
 
-def _means(encoder: TableEncoder, texts: Sequence[str]) -> Floats:
-    ids, lengths = encoder.tokenizer.encode_many(texts)
-    sums = token_sums(ids, lengths, encoder.table)[lengths > 0]
-    return np.asarray(sums / lengths[lengths > 0, None], dtype=np.float64)
-
-
-def token_sums(ids: Ids, lengths: Integers, table: NDArray[np.int16]) -> Integers:
-    """The sum of the table's rows over each document, whose ids stand in one row, `lengths` of them
-    each.
-    """
-    from scipy.sparse import csr_array
-
-    used, columns = np.unique(ids, return_inverse=True)
-    chunks = np.maximum(1, -(-lengths // MAX_CHUNK_TOKENS))
-    first = np.concatenate([[0], np.cumsum(chunks)])
-    order = np.arange(first[-1]) - np.repeat(first[:-1], chunks)
-    ends = np.repeat(np.cumsum(lengths) - lengths, chunks) + order * MAX_CHUNK_TOKENS
-    bounds = np.append(ends, len(ids))
-    picks = csr_array(
-        (np.ones(len(ids), np.int32), columns, bounds), shape=(len(ends), len(used))
-    )
-    parts = np.asarray(picks @ table[used].astype(np.int32), dtype=np.int64)
-    return (
-        np.asarray(np.add.reduceat(parts, first[:-1], axis=0))
-        if len(lengths)
-        else parts
-    )
-
-
-def _token_covariance(encoder: TableEncoder) -> Floats:
-    ids = encoder.tokenizer.plain_ids
-    shares = 1 / (ids + float(FREQUENT_IDS))
-    shares /= shares.sum()
-    rows = encoder.table[ids].astype(np.float64)
-    mean = shares @ rows
-    return np.asarray((rows * shares[:, None]).T @ rows - np.outer(mean, mean))
+def _whitening(rows: Floats, ridge: float) -> Whitening:
+    """That of rows of public text, with a share of the mean variance added everywhere."""
+    covariance = np.cov(rows.T, bias=True)
+    covariance[np.diag_indices_from(covariance)] += ridge * covariance.diagonal().mean()
+    inverse_root = _inverse_root(covariance) / np.sqrt(len(covariance))
+    return _rounded(rows.mean(axis=0), inverse_root)
 
 
 def _inverse_root(covariance: Floats) -> Floats:
@@ -333,14 +323,13 @@ def prior_of_bytes(content: bytes) -> PublicPrior:
                 f"it is {header['format']} of version {header['version']}, not a "
                 f"prior of {_VERSION}"
             )
-        prefixes = _PREFIXES if "sentence_scale_bits" in header else _PREFIXES[:1]
         blocks = (
             Whitening(
                 parts[f"{prefix}mean"],
                 parts[f"{prefix}whitening"],
                 header[f"{prefix}scale_bits"],
             )
-            for prefix in prefixes
+            for prefix in _PREFIXES
         )
         prior = PublicPrior(header["encoder"], *blocks)
         if prior.fingerprint != header["fingerprint"]:

@@ -233,9 +233,8 @@ def _vectors(
     router: Router, features: SentenceFeatures, texts: Sequence[str]
 ) -> Floats:
     """The sentence vectors of texts, of norm 1."""
-    ids, lengths = router.tokenizer.encode_many(texts)
-    bounds = np.append(0, np.cumsum(lengths))
-    vectors = features.window_features(ids, bounds)[:, : features.encoder.width]
+    read = features.text_features(router.reader.read(texts))
+    vectors = read[:, : features.encoder.width]
     norms = np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True)
     directions: Floats = vectors / np.maximum(norms, 1.0)
     return directions

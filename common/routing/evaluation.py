@@ -29,7 +29,7 @@ from ridgeway.common.routing.decision import (
 )
 from ridgeway.common.routing.router import Router
 from ridgeway.common.routing.token_table import RouterTable, tally_texts
-from ridgeway.common.text.tokenizer import Ids, first_tokens
+from ridgeway.common.text.tokens import Tokens
 
 _BINS = 10
 _BEGINNING_TOKENS = (4, 8, 16, 32, 64, 128, 256)
@@ -213,8 +213,8 @@ def beginnings_routed(
 
     Law: they are those of the router's decisions on such texts.
     """
-    ids, lengths = first_tokens(*router.tokenizer.encode_many(texts), tokens)
-    counted = tally_texts(router.compiled, router.selector, ids, lengths)
+    begun = router.reader.read(texts).first(tokens)
+    counted = tally_texts(router.compiled, router.selector, begun)
     law = router.confidence
     apart = distances(law, counted.scores, counted.voters) / law.temperature
     return confidences(law, apart), winners(counted)
@@ -358,7 +358,7 @@ def _samples(router: Router, texts: Mapping[str, Sequence[str]]) -> _Samples:
     parts = []
     for label, name in enumerate(router.domains):
         scores, voters = beginnings(
-            router.compiled, router.selector, *router.tokenizer.encode_many(texts[name])
+            router.compiled, router.selector, router.reader.read(texts[name])
         )
         size = len(scores)
         weight = 1 / max(size, 1) / len(router.domains)
@@ -367,17 +367,14 @@ def _samples(router: Router, texts: Mapping[str, Sequence[str]]) -> _Samples:
 
 
 def beginnings(
-    compiled: RouterTable, selector: Selector, ids: Ids, lengths: Integers
+    compiled: RouterTable, selector: Selector, tokens: Tokens
 ) -> tuple[Floats, Integers]:
     """The scores of texts and of their beginnings, N×C, and how many tokens voted in each."""
     scores = []
     voters = []
     for limit in (*_BEGINNING_TOKENS, 0):
-        longer = lengths > limit
-        cut, counts = first_tokens(
-            ids[np.repeat(longer, lengths)], lengths[longer], limit
-        )
-        counted = tally_texts(compiled, selector, cut, counts)
+        begun = tokens.of_texts(tokens.lengths > limit).first(limit)
+        counted = tally_texts(compiled, selector, begun)
         scores.append(counted.scores)
         voters.append(counted.voters)
     return np.concatenate(scores), np.concatenate(voters)

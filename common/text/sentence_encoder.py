@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache
@@ -27,7 +27,6 @@ from ridgeway.common.base.operating_system import cores
 from ridgeway.common.text.piece_model import piece_tokenizer
 from ridgeway.common.text.sentence_network import (
     FEATURES,
-    MAX_SENTENCE_TOKENS,
     SENTENCE_WIDTH,
     SentenceNetwork,
     SentenceWeights,
@@ -42,8 +41,8 @@ from ridgeway.common.text.sentence_source import (
 )
 from ridgeway.common.text.sentence_transformer import LOCAL
 from ridgeway.common.text.tokenizer import Floats, Ids, Integers
+from ridgeway.common.text.tokens import AnyTokenizer, Tokens, taken
 from ridgeway.common.text.unigram import PieceTokenizer
-from ridgeway.common.text.word_sketch import Spelling
 
 SENTENCE_VERSION = 2
 """Of the computation: a change of any bit is another version."""
@@ -68,23 +67,24 @@ VectorsOnDevice = Callable[[Ids, Integers], NDArray[np.int16]]
 
 
 class SentenceEncoder(Protocol):
-    """text → token ids → a vector of about norm SENTENCE_NORM, no number beyond FEATURE_LIMIT.
+    """token ids → a vector of about norm SENTENCE_NORM, no number beyond FEATURE_LIMIT.
 
-    A text's vector depends on the text alone.
+    A text's vector depends on its ids alone.
     """
 
     @property
     def name(self) -> str: ...
     @property
+    def tokenizer(self) -> AnyTokenizer: ...
+    @property
     def width(self) -> int: ...
     @property
     def fingerprint(self) -> str: ...
-    def encode_many(self, texts: Sequence[str]) -> tuple[Ids, Integers]:
-        """The ids of each text that are read, all in one row, and how many each has."""
-        ...
-
     def vectors(self, ids: Ids, lengths: Integers) -> NDArray[np.int16]:
-        """The vectors of texts, a row each; zeros of a text without tokens."""
+        """The vectors of texts, a row each, by the first tokens of each; zeros without tokens.
+
+        ids: of all texts in one row.
+        """
         ...
 
     def on_device(self, device: str) -> VectorsOnDevice:
@@ -96,7 +96,7 @@ class SentenceEncoder(Protocol):
 class UseEncoder:
     """text → token ids → a vector of norm SENTENCE_NORM, no number of it beyond FEATURE_LIMIT.
 
-    A text's vector depends on the text alone, and on its first MAX_SENTENCE_TOKENS tokens.
+    A text's vector depends on its first MAX_SENTENCE_TOKENS ids alone.
     """
 
     name: str
@@ -114,10 +114,6 @@ class UseEncoder:
     def frequencies(self) -> Floats:
         """How frequent each token is, as the tokenizer says; they add up to 1."""
         return self.tokenizer.frequencies
-
-    def encode_many(self, texts: Sequence[str]) -> tuple[Ids, Integers]:
-        """The first MAX_SENTENCE_TOKENS ids of each text, all in one row, and how many each has."""
-        return self.tokenizer.encode_many(texts, MAX_SENTENCE_TOKENS)
 
     def vectors(self, ids: Ids, lengths: Integers) -> NDArray[np.int16]:
         """The vectors of texts, a row each; zeros of a text without tokens.
@@ -269,9 +265,7 @@ def _load(folder: Path) -> UseEncoder:
 
 
 # What an encoder knows of sentences: the sentence vector of a sample, and random features of it.
-#
-# A sample is a row of token ids. How tokens are spelt is public, so its text follows from its ids,
-# and the sentence encoder reads that text. All of it is counted in integers.
+# All of it is counted in integers.
 
 
 SENTENCE = "+sentence"
@@ -292,7 +286,7 @@ _SEED = b"ridgeway.random_features.1"
 
 
 class Pieces(NamedTuple):
-    """What is read of windows in a row of ids.
+    """What is read of windows in a row of tokens.
 
     begins, ends: of each piece in the row.
     counts: how many pieces each window has, and `firsts` the number of its first one.
@@ -329,7 +323,6 @@ class SentenceFeatures:
     """What the sentences of samples add to their features."""
 
     encoder: SentenceEncoder
-    spelling: Spelling
     vectors_on_device: VectorsOnDevice | None = None
 
     @property
@@ -340,25 +333,17 @@ class SentenceFeatures:
         """The same, with sentence vectors from a GPU."""
         return replace(self, vectors_on_device=self.encoder.on_device(device))
 
-    def texts(self, ids: Ids, pieces: Pieces) -> list[str]:
-        """The text of each piece of a row of ids."""
-        bounds = zip(pieces.begins.tolist(), pieces.ends.tolist(), strict=True)
-        return [
-            b"".join(self.spelling.spelt(ids[begin:end])).decode(errors="replace")
-            for begin, end in bounds
-        ]
+    def window_features(
+        self, tokens: Tokens, positions: Ids, bounds: Integers
+    ) -> NDArray[np.int16]:
+        """The features of each window, N×width: the mean over its pieces, rounded half up.
 
-    def read(self, ids: Ids, pieces: Pieces) -> tuple[Ids, Integers]:
-        """The sentence encoder's own ids of each piece in one row, and how many each has."""
-        return self.encoder.encode_many(self.texts(ids, pieces))
-
-    def window_features(self, ids: Ids, bounds: Integers) -> NDArray[np.int16]:
-        """The features of each window, N×width: the mean over its pieces, rounded half up."""
+        positions, bounds: as of a layer of samples.
+        """
         if len(bounds) < 2:
             return np.zeros((0, self.width), dtype=np.int16)
         pieces = pieces_of(bounds)
-        vectors_of = self.vectors_on_device or self.encoder.vectors
-        vectors = vectors_of(*self.read(ids, pieces))
+        vectors = self._vectors(tokens, positions, pieces)
         # partial sums stay below 2¹³ · √1024, so float32 holds them exactly
         sums = vectors.astype(np.float32) @ random_signs(self.encoder.width)
         random = np.maximum(sums, 0).astype(np.int32) >> RANDOM_SHIFT
@@ -370,12 +355,31 @@ class SentenceFeatures:
         )
         return means
 
-    def vector_sums(self, ids: Ids, lengths: Integers) -> tuple[Integers, Integers]:
-        """The sum of the vectors of each document's pieces, N×SENTENCE_WIDTH, and their number."""
-        pieces = pieces_of(np.append(0, np.cumsum(lengths)))
-        vectors = self.encoder.vectors(*self.read(ids, pieces))
+    def text_features(self, tokens: Tokens) -> NDArray[np.int16]:
+        """The features of each text, as those of a window of all its tokens."""
+        return self.window_features(tokens, *whole_texts(tokens))
+
+    def vector_sums(self, tokens: Tokens) -> tuple[Integers, Integers]:
+        """The sum of the vectors of each text's pieces, and how many pieces it has."""
+        positions, bounds = whole_texts(tokens)
+        pieces = pieces_of(bounds)
+        vectors = self._vectors(tokens, positions, pieces)
         sums = np.add.reduceat(vectors, pieces.firsts, axis=0, dtype=np.int64)
-        return sums, np.where(lengths, pieces.counts, 0)
+        return sums, np.where(tokens.lengths, pieces.counts, 0)
+
+    def _vectors(
+        self, tokens: Tokens, positions: Ids, pieces: Pieces
+    ) -> NDArray[np.int16]:
+        """The vector of each piece."""
+        if not (pieces.ends[:-1] == pieces.begins[1:]).all():
+            bounds = zip(pieces.begins.tolist(), pieces.ends.tolist(), strict=True)
+            positions = np.concatenate(
+                [positions[first:last] for first, last in bounds]
+            )
+        ids, stops = taken(tokens.sentence_ids, tokens.sentence_stops, positions)
+        ends = np.append(0, stops)[np.cumsum(pieces.ends - pieces.begins)]
+        vectors_of = self.vectors_on_device or self.encoder.vectors
+        return vectors_of(ids, np.diff(ends, prepend=0))
 
     def to_json(self) -> dict[str, Any]:
         """What cards, manifests and the fingerprint say of it."""
@@ -384,6 +388,12 @@ class SentenceFeatures:
             "fingerprint": self.encoder.fingerprint,
             "random": RANDOM_FEATURES,
         }
+
+
+def whole_texts(tokens: Tokens) -> tuple[Ids, Integers]:
+    """All tokens of texts in one row, and where each text begins there, and the last one ends."""
+    positions = np.arange(len(tokens.ids), dtype=np.int32)
+    return positions, np.append(0, np.cumsum(tokens.lengths))
 
 
 @lru_cache(maxsize=2)

@@ -8,7 +8,7 @@ models come from.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -28,6 +28,7 @@ from ridgeway.common.text.tokenizer import (
     Floats,
     Ids,
     Integers,
+    Tokenizer,
     first_tokens,
     shared_tokenizer,
 )
@@ -86,20 +87,19 @@ class TransformerEncoder:
             self.definition,
         )
 
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return shared_tokenizer(self.definition)
+
     @cached_property
     def _around(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        return shared_tokenizer(self.definition).surroundings
+        return self.tokenizer.surroundings
 
     @property
     def _own_tokens(self) -> int:
         """How many tokens of a text are read, special ones not counted."""
         before, after = self._around
         return self.max_tokens - len(before) - len(after)
-
-    def encode_many(self, texts: Sequence[str]) -> tuple[Ids, Integers]:
-        """The ids of each text that are read, all in one row, and how many each has."""
-        tokenizer = shared_tokenizer(self.definition)
-        return first_tokens(*tokenizer.encode_many(texts), self._own_tokens)
 
     def vectors(
         self, ids: Ids, lengths: Integers, device: str = "cpu"

@@ -5,7 +5,7 @@ share.
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -28,8 +28,9 @@ from ridgeway.common.text.sentence_encoder import (
     SentenceFeatures,
     named_sentence_encoder,
 )
-from ridgeway.common.text.tokenizer import Floats, Integers, Tokenizer, shared_tokenizer
-from ridgeway.common.text.word_sketch import WordSketch, spelling
+from ridgeway.common.text.tokenizer import Floats, Integers
+from ridgeway.common.text.tokens import AnyTokenizer, TextReader, Tokens, tokenizer_of
+from ridgeway.common.text.word_sketch import WordSketch
 
 ENCODER_VERSION = 1
 WORDS = "+words"
@@ -44,15 +45,14 @@ _OPTIONS: dict[str, Any] = {
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class TableEncoder:
-    """text → token ids → integer features.
+    """text → tokens → integer features.
 
-    name:       what others may call it: `smollm2`, `hf:NAME`, or `local` for what came from a
-                folder; `+words` and `+sentence` follow where it has such features.
-    definition: the tokenizer.json, as it is fingerprinted and shipped.
+    name:       what others may call it: `use`, `hf:NAME`, or `local` for what came from a folder;
+                `+words` and `+sentence` follow where it has such features.
+    definition: of the tokenizer, as it is fingerprinted and shipped.
     table:      V×h int16, no value beyond FEATURE_LIMIT; a token's embedding is `scale ·
                 table[id]`.
-    options:    the features of words beside those of tokens, if it has any; texts are then read in
-                lower case.
+    options:    the features of words beside those of tokens, if it has any.
     sentence_encoder: reads the text of each sample, if sentences have features.
     """
 
@@ -63,7 +63,7 @@ class TableEncoder:
     options: WordFeatures | None = None
     sentence_encoder: SentenceEncoder | None = None
     fingerprint: str = field(init=False)
-    tokenizer: Tokenizer = field(init=False)
+    reader: TextReader = field(init=False)
 
     def __post_init__(self) -> None:
         if (
@@ -86,13 +86,14 @@ class TableEncoder:
             raise EncoderError(
                 f"an encoder's scale must be positive, not {self.scale!r}"
             )
-        tokenizer = shared_tokenizer(self.definition, lower=self.options is not None)
+        tokenizer = tokenizer_of(self.definition)
         if tokenizer.rows > len(self.table):
             raise EncoderError(
                 f"the tokenizer has {tokenizer.rows:,} ids, but the table has "
                 f"{len(self.table):,} rows; use both of the same model"
             )
-        object.__setattr__(self, "tokenizer", tokenizer)
+        sentences = self.sentence_encoder.tokenizer if self.sentence_encoder else None
+        object.__setattr__(self, "reader", TextReader(tokenizer, self.words, sentences))
         shape = struct.pack("<QQ", *self.table.shape)
         scale = struct.pack("<d", self.scale)
         little = np.ascontiguousarray(self.table, dtype="<i2").data
@@ -104,6 +105,14 @@ class TableEncoder:
             canonical_json(_OPTIONS | self.more),
         )
         object.__setattr__(self, "fingerprint", sha256(*parts))
+
+    @property
+    def tokenizer(self) -> AnyTokenizer:
+        return self.reader.tokenizer
+
+    def read(self, texts: Sequence[str]) -> Tokens:
+        """The tokens of texts, and all that the features are made of."""
+        return self.reader.read(texts)
 
     @property
     def rows(self) -> int:
@@ -123,12 +132,6 @@ class TableEncoder:
         return int(self.table.shape[1]) + (self.options.width if self.options else 0)
 
     @property
-    def document_width(self) -> int:
-        """How many numbers stand for a document in private rounds."""
-        reader = self.sentence_encoder
-        return int(self.table.shape[1]) + (reader.width if reader else 0)
-
-    @property
     def more(self) -> dict[str, Any]:
         """What cards, manifests and the fingerprint say of it beyond its table of tokens."""
         more: dict[str, Any] = {}
@@ -141,19 +144,13 @@ class TableEncoder:
     @property
     def words(self) -> WordSketch | None:
         """The features of words, if there are any."""
-        return (
-            WordSketch(self.options, spelling(self.definition, self.rows))
-            if self.options
-            else None
-        )
+        return WordSketch(self.options) if self.options else None
 
     @property
     def sentences(self) -> SentenceFeatures | None:
         """The features of sentences, if there are any."""
-        if self.sentence_encoder is None:
-            return None
-        spelt = spelling(self.definition, self.rows)
-        return SentenceFeatures(self.sentence_encoder, spelt)
+        reader = self.sentence_encoder
+        return SentenceFeatures(reader) if reader else None
 
     def __repr__(self) -> str:
         return (
@@ -168,7 +165,7 @@ def check_kind(card: Mapping[str, Any]) -> None:
         if option in card:
             raise EncoderError(
                 f"encoders with {option!r} are not supported; make it again with another"
-                " encoder, such as smollm2+words"
+                " encoder, such as use+words"
             )
 
 
@@ -221,11 +218,6 @@ def of_tokens_alone(encoder: TableEncoder) -> TableEncoder:
     """The same table of tokens alone."""
     name = bare_name(encoder.name)
     return replace(encoder, name=name, options=None, sentence_encoder=None)
-
-
-def without_words(encoder: TableEncoder) -> TableEncoder:
-    """The same encoder without features of words: what documents are seen by in private rounds."""
-    return replace(encoder, name=encoder.name.replace(WORDS, ""), options=None)
 
 
 def stacked(whole: Floats, of_table: Floats, encoder: TableEncoder) -> Floats:

@@ -13,7 +13,7 @@ from ridgeway.common.base.settings import (
     UNIT_SHARES,
     Sampling,
 )
-from ridgeway.common.text.tokenizer import Ids, Integers, first_tokens
+from ridgeway.common.text.tokenizer import Ids, Integers
 
 _Number = TypeVar("_Number", int, Integers)
 
@@ -22,39 +22,36 @@ _FEW_TOKENS = 64
 
 
 class Layer(NamedTuple):
-    """Samples of one kind: windows that stand one after another in a row of ids, each counted
-    `times` times.
+    """Samples of one kind: windows that stand one after another, each counted `times` times.
 
-    bounds: where windows begin, and where the last one ends.
+    positions: the places of their tokens among those of all documents.
+    bounds: where windows begin among the positions, and where the last one ends.
     """
 
-    ids: Ids
+    positions: Ids
     bounds: Integers
     times: int
 
 
-def layers(ids: Ids, lengths: Integers, sampling: Sampling) -> list[Layer]:
-    """The samples of documents whose ids stand in one row, `lengths` of them each.
+def layers(lengths: Integers, sampling: Sampling) -> list[Layer]:
+    """The samples of documents that have so many tokens, and stand in one row.
 
     Where mistyped copies count, as many of them stand behind the documents, in the same order.
     """
-    ids, lengths = first_tokens(ids, lengths, sampling.max_tokens)
-    if sampling.window == 1 and sampling.is_plain:
-        return _single_tokens(ids)
+    row = np.arange(int(lengths.sum()), dtype=np.int32)
+    begins = _before(lengths)
+    if sampling.max_tokens:
+        lengths = np.minimum(lengths, sampling.max_tokens)
     copies = []
     if sampling.mistyped:
         documents = len(lengths) // 2
-        copied = lengths[documents:]
+        copied = begins[documents:], lengths[documents:]
+        copies = [_first(row, *copied, MAX_WINDOW_TOKENS, sampling.mistyped)]
+        begins = begins[:documents]
         lengths = lengths[:documents]
-        end = lengths.sum()
-        begins = end + _before(copied)
-        copies = [_first(ids, begins, copied, MAX_WINDOW_TOKENS, sampling.mistyped)]
-        ids = ids[:end]
     if sampling.units:
-        return [*_shared_units(ids, lengths, sampling), *copies]
-    ids, lengths = _thinned(ids, lengths, sampling)
-    bounds = np.append(window_starts(lengths, sampling.window), len(ids))
-    return [Layer(ids, bounds, 1), *copies]
+        return [*_shared_units(row, begins, lengths, sampling), *copies]
+    return [_windows(row, begins, lengths, sampling), *copies]
 
 
 # Windows that follow one another
@@ -76,16 +73,20 @@ def _window_counts(lengths: Integers, window: int) -> Integers:
     return counts
 
 
-def _thinned(ids: Ids, lengths: Integers, sampling: Sampling) -> tuple[Ids, Integers]:
-    """The tokens that stand in windows: of every `stride` of a document the first `window`."""
+def _windows(
+    row: Ids, begins: Integers, lengths: Integers, sampling: Sampling
+) -> Layer:
+    """All windows of documents: of every `stride` tokens the first `window`."""
     window = sampling.window
-    stride = sampling.stride
-    if stride <= window:
-        return ids, lengths
+    stride = max(sampling.stride, window)
     document, number = _numbered(ceil_div(lengths, stride))
-    starts = _before(lengths)[document] + number * stride
+    starts = begins[document] + number * stride
     sizes = np.minimum(lengths[document] - number * stride, window)
-    return _in_one_row(ids, starts, sizes), _thinned_lengths(lengths, window, stride)
+    positions = _in_one_row(row, starts, sizes)
+    thinned = _thinned_lengths(lengths, window, stride)
+    return Layer(
+        positions, np.append(window_starts(thinned, window), len(positions)), 1
+    )
 
 
 def _thinned_lengths(lengths: Integers, window: int, stride: int) -> Integers:
@@ -94,24 +95,12 @@ def _thinned_lengths(lengths: Integers, window: int, stride: int) -> Integers:
     return whole * window + np.minimum(rest, window)
 
 
-def _single_tokens(ids: Ids) -> list[Layer]:
-    """Samples that are single tokens: each one that occurs once for every binary digit of how often
-    it does.
-    """
-    counts = np.bincount(ids)
-    there = np.flatnonzero(counts).astype(np.int32)
-    digits = range(int(counts.max(initial=0)).bit_length())
-    chosen = [there[counts[there] >> digit & 1 > 0] for digit in digits]
-    return [
-        Layer(tokens, np.arange(len(tokens) + 1), 1 << digit)
-        for digit, tokens in enumerate(chosen)
-    ]
-
-
 # Documents that count the same
 
 
-def _shared_units(ids: Ids, lengths: Integers, sampling: Sampling) -> Iterator[Layer]:
+def _shared_units(
+    row: Ids, begins: Integers, lengths: Integers, sampling: Sampling
+) -> Iterator[Layer]:
     """Samples that together count `units` for every document that has tokens.
 
     A short document is one sample. Any other has one share of its units for the whole, one for its
@@ -120,31 +109,30 @@ def _shared_units(ids: Ids, lengths: Integers, sampling: Sampling) -> Iterator[L
     """
     share = sampling.units // UNIT_SHARES
     stride = max(sampling.stride, sampling.window)
-    begins = _before(lengths)
     is_short = lengths <= SHORT_DOCUMENT_TOKENS
     short = lengths[is_short]
-    yield _first(ids, begins[is_short], short, MAX_WINDOW_TOKENS, UNIT_SHARES * share)
+    yield _first(row, begins[is_short], short, MAX_WINDOW_TOKENS, UNIT_SHARES * share)
     begins = begins[~is_short]
     lengths = lengths[~is_short]
-    yield _first(ids, begins, lengths, MAX_WINDOW_TOKENS, share)
-    yield _first(ids, begins, lengths, stride, share)
+    yield _first(row, begins, lengths, MAX_WINDOW_TOKENS, share)
+    yield _first(row, begins, lengths, stride, share)
     if sampling.opening:
-        yield _first(ids, begins, lengths, sampling.opening, share)
-    yield from _even_windows(ids, begins, lengths, sampling.window, stride, share)
+        yield _first(row, begins, lengths, sampling.opening, share)
+    yield from _even_windows(row, begins, lengths, sampling.window, stride, share)
 
 
 def _first(
-    ids: Ids, begins: Integers, lengths: Integers, tokens: int, times: int
+    row: Ids, begins: Integers, lengths: Integers, tokens: int, times: int
 ) -> Layer:
     """One sample a document that has tokens: its first ones."""
     used = lengths > 0
     sizes = np.minimum(lengths[used], tokens)
     bounds = np.append(0, np.cumsum(sizes))
-    return Layer(_in_one_row(ids, begins[used], sizes), bounds, times)
+    return Layer(_in_one_row(row, begins[used], sizes), bounds, times)
 
 
 def _even_windows(
-    ids: Ids,
+    row: Ids,
     begins: Integers,
     lengths: Integers,
     window: int,
@@ -176,11 +164,12 @@ def _even_windows(
     times[is_first] += share
     apart = np.ones(len(lengths), dtype=bool)
     apart[document[is_first]] = False
-    yield _first(ids, begins[apart], lengths[apart], window, share)
+    yield _first(row, begins[apart], lengths[apart], window, share)
     for count in np.unique(times).tolist():
         chosen = times == count
-        row = _in_one_row(ids, starts[chosen], sizes[chosen], (window, stride))
-        yield Layer(row, np.append(0, np.cumsum(sizes[chosen])), count)
+        jump = window, stride
+        positions = _in_one_row(row, starts[chosen], sizes[chosen], jump)
+        yield Layer(positions, np.append(0, np.cumsum(sizes[chosen])), count)
 
 
 # Places in a row
@@ -212,23 +201,23 @@ def _numbered(counts: Integers) -> tuple[Integers, Integers]:
 
 
 def _in_one_row(
-    ids: Ids, starts: Integers, sizes: Integers, jump: tuple[int, int] | None = None
+    row: Ids, starts: Integers, sizes: Integers, jump: tuple[int, int] | None = None
 ) -> Ids:
-    """The ids of spans, one after another. jump: after so many ids, a span goes on so many behind
+    """The places of spans, one after another. jump: after so many, a span goes on so many behind
     its start.
     """
     apart = np.flatnonzero(starts[1:] != starts[:-1] + sizes[:-1]) + 1
     # a few long stretches are copied as they are
     if jump is None and len(apart) * _FEW_TOKENS <= sizes.sum():
         if not len(starts):
-            return ids[:0]
+            return row[:0]
         first = starts[np.append(0, apart)].tolist()
         last = np.append(apart, len(starts)) - 1
         end = (starts[last] + sizes[last]).tolist()
-        stretches = [ids[a:b] for a, b in zip(first, end, strict=True)]
+        stretches = [row[a:b] for a, b in zip(first, end, strict=True)]
         return stretches[0] if len(stretches) == 1 else np.concatenate(stretches)
     within = np.arange(int(sizes.sum())) - np.repeat(_before(sizes), sizes)
     if jump is not None and int(sizes.max(initial=0)) > jump[0]:
         within += (within >= jump[0]) * (jump[1] - jump[0])
-    row: Ids = ids[np.repeat(starts, sizes) + within]
-    return row
+    places: Ids = (np.repeat(starts, sizes) + within).astype(np.int32)
+    return places

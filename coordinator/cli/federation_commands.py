@@ -39,7 +39,7 @@ from ridgeway.common.cli.terminal import (
     step,
     stop_on_signal,
 )
-from ridgeway.common.privacy.public_prior import check_private_encoder
+from ridgeway.common.privacy.public_prior import private_reader
 from ridgeway.common.text.encoder_files import absolute_source, find_encoder
 from ridgeway.coordinator.deploy.authority import (
     certificate_ends,
@@ -113,7 +113,7 @@ def init(
     source = encoder or (PRIVATE_ENCODER if chosen == "private" else DEFAULT.encoder)
     shared = find_encoder(source)
     if chosen == "private":
-        check_private_encoder(shared)
+        private_reader(shared)
     addresses = {"listen": listen, "address": address}
     settings = usual_settings(
         shared, **addresses, encoder=absolute_source(source), mode=chosen

@@ -58,10 +58,11 @@ from ridgeway.common.base.settings import (
 from ridgeway.common.privacy.accountant import Delta, Epsilon, Privacy
 from ridgeway.common.privacy.noise import PrivacyMode
 from ridgeway.common.privacy.public_prior import (
-    TOKENS_PER_TEXT,
+    PUBLIC_TEXT_SHA256,
     PublicPrior,
     built_in_prior,
-    check_private_encoder,
+    private_reader,
+    private_width,
     read_prior,
     write_prior,
 )
@@ -267,7 +268,7 @@ class Federation:
             mode=chosen,
             encoder=self.encoder.fingerprint,
             encoder_name=self.encoder.name,
-            features=(self.encoder.document_width if private else self.encoder.width)
+            features=(private_width(self.encoder) if private else self.encoder.width)
             + 1,
             sampling=settings.sampling,
             weighting=weighting,
@@ -292,9 +293,9 @@ class Federation:
         which then stays.
         """
         path = self.folder / PRIOR
-        check_private_encoder(self.encoder)
+        private_reader(self.encoder)
         if not path.exists():
-            name = f"{self.encoder.fingerprint}-{TOKENS_PER_TEXT}.safetensors"
+            name = f"{self.encoder.fingerprint}-{PUBLIC_TEXT_SHA256}.safetensors"
             built_in = cache_folder() / "priors" / name
             if not built_in.exists():
                 write_prior(built_in_prior(self.encoder), built_in)

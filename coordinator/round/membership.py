@@ -18,7 +18,6 @@ from ridgeway.common.protocol.cohort import Terms
 from ridgeway.common.routing.release import (
     PRIVACY,
     QUALITY,
-    TOKENIZER,
     Release,
     save_release,
 )
@@ -116,13 +115,12 @@ def _sign_again(
         name: value for name, value in loaded.manifest.items() if name not in MADE_ANEW
     }
     number = federation.next_number
-    before = federation.release_folder(facts["number"])
     return save_release(
         federation.release_folder(number),
         facts | changes | {"number": number},
         weights,
         router.compiled,
-        (before / TOKENIZER).read_bytes(),
+        loaded.reader.tokenizer.definition,
         federation.identity,
     )
 

@@ -40,11 +40,9 @@ from ridgeway.common.routing.evaluation import Evaluation
 from ridgeway.common.routing.quality import QualityTable
 from ridgeway.common.routing.release import (
     EXAMPLES,
-    MANIFEST,
     PRIVACY,
     QUALITY,
-    ROUTER,
-    TOKENIZER,
+    release_files,
 )
 from ridgeway.common.routing.sentence_table import margin_for
 from ridgeway.common.routing.token_table import normalised_columns
@@ -620,7 +618,7 @@ class _Round:
         folder = self._federation.release_folder(number)
         held = {"number": number, "release": published.release}
         request = Deliver.model_validate(held)
-        blobs = [(folder / name).read_bytes() for name in (MANIFEST, ROUTER, TOKENIZER)]
+        blobs = release_files(folder)
         got = set()
         for answer in self._channel.ask(request, Receipt, names=names, blobs=blobs):
             with answer.accept():

@@ -20,9 +20,6 @@ from pathlib import Path
 MIN_PIECE_CHARACTERS = 200
 _MAX_PIECE_CHARACTERS = 2_000
 
-MAX_KIND_CHARACTERS = 1_500_000
-"""About so much of each kind of text is read: more changes nothing."""
-
 OMITTED_FOLDERS = {
     "test",
     "tests",
@@ -94,31 +91,6 @@ def this_machine() -> TextFolders:
         packages=tuple(dict.fromkeys(installed)),
         licences=COMMON_LICENCES,
     )
-
-
-def built_in_text(folders: TextFolders) -> dict[str, list[str]]:
-    """Pieces of every kind of text that there is; a kind that this machine lacks is left out."""
-    kinds = {
-        "headers": headers(folders),
-        "licences": licences(folders),
-        "mathematics": read_documents(
-            files_below(folders.packages, MATHEMATICS), docstrings
-        ),
-        "reference": reference(folders),
-        "sources": sources(folders),
-    }
-    texts = {kind: list(_first_pieces(documents)) for kind, documents in kinds.items()}
-    return {kind: pieces for kind, pieces in texts.items() if pieces}
-
-
-def _first_pieces(documents: Iterable[Document]) -> Iterator[str]:
-    total = 0
-    for document in documents:
-        for piece in pieces(document.text):
-            yield piece
-            total += len(piece)
-        if total > MAX_KIND_CHARACTERS:
-            return
 
 
 def headers(folders: TextFolders) -> Iterator[Document]:
