@@ -15,6 +15,7 @@ import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from functools import partial
 from itertools import count, groupby
 from pathlib import Path
 
@@ -65,7 +66,6 @@ LONGEST = (
     "coordinator/round/test_rounds_under_faults.py",
     "coordinator/deploy/test_fleet_proxy.py",
     "end_to_end/test_serve_page.py",
-    "common/text/test_fast_bpe.py",
     "client/round/test_session_store.py",
 )
 """The files that take longest, longest first: what begins late is short, so that workers end
@@ -270,17 +270,23 @@ def _made_once(
 
 
 @pytest.fixture(scope="session")
-def smollm2_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def use_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A cache with the default encoder, converted from the installed wheel once for all workers of
     a test run.
     """
-    return _made_once(tmp_path_factory, "smollm2", _smollm2)
+    return _made_once(tmp_path_factory, "use", partial(_found, "use"))
 
 
 @pytest.fixture(scope="session")
 def sentences_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same with the sentence encoder."""
+    """The same with the sentence encoder alone."""
     return _made_once(tmp_path_factory, "sentences", _use)
+
+
+@pytest.fixture(scope="session")
+def smollm2_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same with SmolLM2's table."""
+    return _made_once(tmp_path_factory, "smollm2", partial(_found, "smollm2"))
 
 
 @pytest.fixture(scope="session")
@@ -290,9 +296,15 @@ def sentences(sentences_cache: Path) -> UseEncoder:
 
 
 @pytest.fixture(scope="session")
+def use(use_cache: Path) -> TableEncoder:
+    """The default encoder's table."""
+    return _found("use", use_cache)
+
+
+@pytest.fixture(scope="session")
 def smollm2(smollm2_cache: Path) -> TableEncoder:
-    """The default encoder."""
-    return _smollm2(smollm2_cache)
+    """The published method's encoder."""
+    return _found("smollm2", smollm2_cache)
 
 
 def _use(cache: Path) -> UseEncoder:
@@ -301,10 +313,10 @@ def _use(cache: Path) -> UseEncoder:
         return find_use()
 
 
-def _smollm2(cache: Path) -> TableEncoder:
+def _found(source: str, cache: Path) -> TableEncoder:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RIDGEWAY_CACHE", str(cache))
-        return find_encoder("smollm2")
+        return find_encoder(source)
 
 
 @pytest.fixture(scope="module")

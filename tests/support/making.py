@@ -37,6 +37,7 @@ from ridgeway.common.routing.token_table import TokenTable
 from ridgeway.common.statistics import Integers, Prepared, Statistics
 from ridgeway.common.text.table_encoder import TableEncoder
 from ridgeway.common.text.tokenizer import Tokenizer
+from ridgeway.common.text.tokens import TextReader
 from ridgeway.coordinator.solving.solve import RouterChoices, solve_router
 from tests.support.tiny import LETTERS
 
@@ -77,7 +78,7 @@ def total_of(
     grams = []
     for domain in texts:
         sums = accumulators(encoder.table, sampling, encoder.words, encoder.sentences)()
-        sums.add(*encoder.tokenizer.encode_many(domain))
+        sums.add(encoder.read(domain))
         grams.append(sums.statistics(sums.state()).gram)
     cross = np.stack([gram[:, -1] for gram in grams], axis=1)
     return Statistics(np.sum(grams, axis=0), cross)
@@ -88,7 +89,7 @@ def solved_router(
 ) -> Router:
     """The router of a total, as usual."""
     compiled = compile_router(encoder, solve_router(total, encoder, Ridge()).weights)
-    return Router(tuple(domains), compiled, encoder.tokenizer, Selector())
+    return Router(tuple(domains), compiled, encoder.reader, Selector())
 
 
 def one_domain(samples: Integers) -> Statistics:
@@ -171,16 +172,15 @@ def letter_router(
     """A router that knows some letters: each says so much for each domain, all other tokens say
     nothing.
     """
-    logits = np.zeros((len(LETTERS) + 2, len(domains)), dtype=np.int32)
+    logits = np.zeros((len(LETTERS) + 2, len(domains)), dtype=np.int16)
     for letter, row in strengths.items():
         logits[LETTERS.index(letter) + 2] = row
-    table = TokenTable(logits, 1.0, plain_entropies(logits, 1.0))
-    return Router(
-        tuple(domains), table, tokenizer, selector or Selector(), Confidence()
-    )
+    table = TokenTable(logits, 1.0, np.zeros(len(domains), dtype=np.uint8))
+    reader = TextReader(tokenizer)
+    return Router(tuple(domains), table, reader, selector or Selector(), Confidence())
 
 
-def plain_entropies(logits: NDArray[np.int32], step: float) -> NDArray[np.float32]:
+def plain_entropies(logits: NDArray[Any], step: float) -> NDArray[np.float32]:
     """-Σ p log p of the softmax over each row."""
     odds = np.exp(logits * step - (logits * step).max(axis=1, keepdims=True))
     chances = odds / odds.sum(axis=1, keepdims=True)

@@ -9,8 +9,8 @@ import pytest
 
 from ridgeway.client.sums import accumulate
 from ridgeway.common.base.machine import native
-from ridgeway.common.routing import token_table, word_table
-from ridgeway.common.text import fast_bpe, sentence_encoder, unigram
+from ridgeway.common.routing import token_table
+from ridgeway.common.text import sentence_encoder, unigram, word_sketch
 
 needs_native = pytest.mark.skipif(
     native is None, reason="there is no compiled module here"
@@ -23,11 +23,10 @@ def without_native() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for module in (
             accumulate,
-            fast_bpe,
             sentence_encoder,
             token_table,
             unigram,
-            word_table,
+            word_sketch,
         ):
             patch.setattr(module, "native", None)
         yield
