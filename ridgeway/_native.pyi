@@ -51,6 +51,9 @@ class Unigram:
     def encode_many(
         self, texts: Sequence[str], limit: int = ..., /
     ) -> tuple[bytearray, bytearray]: ...
+    def letters_many(
+        self, texts: Sequence[str], limit: int = ..., /
+    ) -> tuple[bytearray, bytearray, bytearray, bytearray]: ...
     def normalise_many(
         self, texts: Sequence[str], /
     ) -> tuple[bytearray, bytearray]: ...
