@@ -51,6 +51,9 @@ class Unigram:
     def encode_many(
         self, texts: Sequence[str], limit: int = ..., /
     ) -> tuple[bytearray, bytearray]: ...
+    def letters_many(
+        self, texts: Sequence[str], limit: int = ..., /
+    ) -> tuple[bytearray, bytearray, bytearray, bytearray]: ...
     def normalise_many(
         self, texts: Sequence[str], /
     ) -> tuple[bytearray, bytearray]: ...
@@ -58,18 +61,20 @@ class Unigram:
         self, texts: Sequence[str], /
     ) -> tuple[bytearray, bytearray, bytearray]: ...
 
+def letter_runs(
+    letters: Numbers, stops: Numbers, counts: Numbers, lower: Numbers, width: int, /
+) -> tuple[bytearray, bytearray]: ...
 def row_means(
     table: Numbers,
     width: int,
     ids: Numbers,
     bounds: Numbers,
     means: Numbers,
-    letters: Numbers = ...,
-    starts: Numbers = ...,
+    positions: Numbers = ...,
+    codes: Numbers = ...,
+    stops: Numbers = ...,
     words: int = ...,
     amplitude: int = ...,
-    shortest: int = ...,
-    longest: int = ...,
     /,
 ) -> None: ...
 def sentence_variants() -> list[str]: ...
@@ -78,12 +83,9 @@ def token_sums(
     counts: Numbers,
     table: Numbers,
     width: int,
+    shifts: Numbers,
     buckets: Numbers = ...,
-    letters: Numbers = ...,
-    starts: Numbers = ...,
-    shortest: int = ...,
-    longest: int = ...,
-    alone: Numbers = ...,
-    borders: Numbers = ...,
+    codes: Numbers = ...,
+    stops: Numbers = ...,
     /,
 ) -> bytearray: ...

@@ -29,36 +29,32 @@ _NATIVE_SWITCH = "RIDGEWAY_NATIVE"
 _KERNEL_SWITCH = "RIDGEWAY_KERNEL"
 """This variable names the kernel of the module's sentence network."""
 
-IDS = array("i", [0, 1, 1])
 _TABLE = [-3, 4, 10, 5]
-_LETTERS = b"ab c"
-STARTS = array("q", [0, 3, 4])
-_SIZES = 2, 3
-"""Three tokens of a table of two rows, which are spelt `ab ` and `c`."""
+_LETTERS = b"aab\nA\xff "
+_COUNTS = array("q", [1, 2])
+_CODES = [4, 4, 4, 4, 1, 4, 1, 1, 2, 2, 5, 2, 4, 5, 3, 3, 3, 1, 1, 0]
+"""Three tokens of two texts, whose letters end at 2, 5 and 7, and of a table of two rows."""
 
 
 def _agrees() -> bool:
     """Whether the module gives known results."""
-    means = array("h", bytes(2 * 2 * (2 + 3)))
-    spelling = _LETTERS, STARTS
+    ids = array("i", [0, 1, 1])
     bounds = array("q", [0, 1, 3])
-    native.row_means(
-        array("h", _TABLE), 2, IDS, bounds, means, *spelling, 3, 7, *_SIZES
-    )
+    lower = array("I", range(0x110000))
+    lower[ord("A")] = ord("a")
+    stops = array("q", [2, 5, 7])
+    runs = native.letter_runs(_LETTERS, stops, _COUNTS, lower, 3)
+    means = array("h", bytes(2 * 2 * (2 + 3)))
+    table = array("h", _TABLE)
+    native.row_means(table, 2, ids, bounds, means, ids, *runs, 3, 7)
     buckets = array("i", [1, 0, 0, 1, 2, 2])
-    counts = array("q", [3])
-    rows = array("i", _TABLE)
-    sums = native.token_sums(IDS, counts, rows, 2, buckets, *spelling, *_SIZES)
-    classes = b"\2" * 0x110000
-    byte_ids = array("i", range(256))
-    merge = array("I", [97, 98, 256])
-    tables = classes, byte_ids.tobytes(), merge.tobytes(), b"", b"", b"", b""
-    ids, _ = native.Encoder(0, *tables).encode_many(["aabc"])
+    sums = native.token_sums(ids, _COUNTS, table, 2, b"\0\1", buckets, *runs)
     return (
         all(hasattr(native, name) for name in ("SentenceNetwork", "Unigram"))
-        and means.tolist() == [-3, 4, 7, 7, -7, 10, 5, -3, -14, 0]
-        and array("q", sums).tolist() == [15, 9]
-        and array("I", ids).tolist() == [97, 256, 99]
+        and means.tolist() == [-3, 4, 14, 0, -35, 10, 5, 7, -14, 7]
+        and array("q", sums).tolist() == [-11, -12, 24, 24]
+        and array("H", runs[0]).tolist() == _CODES
+        and array("q", runs[1]).tolist() == [7, 15, 20]
     )
 
 

@@ -21,10 +21,6 @@ FEATURE_LIMIT = 1 << 12
 MAX_WORD_FEATURES = 1 << 14
 """How many features words may have beside their tokens'."""
 
-SHORTEST_RUN = 2
-LONGEST_RUN = 5
-"""How few and how many letters the runs of words may have."""
-
 MAX_WINDOW_TOKENS = 1 << 16
 MAX_JOINED_WINDOW_TOKENS = 3 * MAX_WINDOW_TOKENS // 2
 """The largest window that may be asked for, and the largest that there is once a rest has joined
@@ -210,18 +206,14 @@ def changed_sampling(usual: Sampling, **given: int | None) -> Sampling:
 
 @dataclass(frozen=True, slots=True)
 class WordFeatures:
-    """What an encoder adds to its tokens' own features: words by their letters, all text being in
-    lower case.
+    """What an encoder adds to its tokens' own features: words by their letters in lower case.
 
     width:     how many buckets the runs of letters are hashed into.
     amplitude: what a run of letters counts, where a token's features reach FEATURE_LIMIT.
-    shortest, longest: how many letters runs have; a word's two borders count among them.
     """
 
-    width: int = 384
+    width: int = 768
     amplitude: int = 1024
-    shortest: int = SHORTEST_RUN
-    longest: int = 3
 
     def __post_init__(self) -> None:
         if not 1 <= self.width <= MAX_WORD_FEATURES:
@@ -234,16 +226,6 @@ class WordFeatures:
                 f"the amplitude of letter runs is {self.amplitude}; it must be 1 to "
                 f"{FEATURE_LIMIT}"
             )
-        if not SHORTEST_RUN <= self.shortest <= self.longest <= LONGEST_RUN:
-            raise InputError(
-                f"letter runs of {self.shortest} to {self.longest} are not supported; "
-                f"use {SHORTEST_RUN} to {LONGEST_RUN}"
-            )
-
-    @property
-    def sizes(self) -> range:
-        """How many letters runs have."""
-        return range(self.shortest, self.longest + 1)
 
     @classmethod
     def of_json(cls, facts: Mapping[str, Any]) -> WordFeatures:

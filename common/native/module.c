@@ -15,9 +15,10 @@ static int fill(PyObject *module) {
 }
 
 static PyMethodDef functions[] = {
-    {"row_means", row_means, METH_VARARGS, "Fill the rounded mean row of each window, and its words."},
+    {"letter_runs", letter_runs, METH_VARARGS, "The runs of letters in texts, and where those of each token end."},
+    {"row_means", row_means, METH_VARARGS, "Fill the rounded mean row of each window, and its runs of letters."},
     {"sentence_variants", sentence_variants, METH_NOARGS, "The variants of SentenceNetwork that run here, the fastest first."},
-    {"token_sums", token_sums, METH_VARARGS, "The sums of table rows over the tokens of each text, and its words."},
+    {"token_sums", token_sums, METH_VARARGS, "The sums of rows over the tokens of each text, and over its runs of letters."},
     {NULL, NULL, 0, NULL},
 };
 static PyModuleDef_Slot slots[] = {{Py_mod_exec, fill}, {0, NULL}};

@@ -7,6 +7,7 @@
 #include <string.h>
 
 PyObject *encoder_type(void);
+PyObject *letter_runs(PyObject *module, PyObject *args);
 PyObject *unigram_type(void);
 PyObject *row_means(PyObject *module, PyObject *args);
 PyObject *sentence_network_type(void);

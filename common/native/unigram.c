@@ -9,12 +9,17 @@
    out and is forgotten: memory is that of the longest stretch that pieces overlap without a break, and a text of which
    only the first ids are wanted is read no further than they need.
 
+   Letters. Where they are asked for, the bytes of each id go out with it: each mark as one blank, and before the first
+   mark of a run of spaces a line break for each one in the text that became part of the run. The line breaks of runs that
+   are not decided yet wait in a row of their own.
+
    Safety. Both tables are double arrays in the form of Darts, and may come from anybody: `are_links` checks once that
    whatever byte is followed from whatever unit leads to a unit, and that values are numbers of pieces, or places in the
    row of replacements, which ends in a zero and has none farther apart than MAX_REPLACEMENT. No path is followed for more
    than LONGEST bytes, so time is linear whatever the tables say. Texts come as Python strings, so their UTF-8 is valid;
-   rules that cut a character leave bytes behind, which are read as U+FFFD, and none is read behind the text's end. Every
-   allocation is checked.
+   rules that cut a character leave bytes behind, which are read as U+FFFD, and none is read behind the text's end. What
+   goes out never outgrows its row: room is made for all bytes of a stretch, and for its line breaks, before they are
+   written. Every allocation is checked.
 
    Threads. A model never changes once made, and each call has its own memory. */
 #include "native.h"
@@ -47,21 +52,32 @@ typedef struct {
 } Model;
 
 typedef struct { u32 begin, end; } Span;               /* bytes of a text */
+typedef struct { u64 place, count; } Breaks;           /* line breaks before a byte of a normalised text */
 typedef struct { float score; u32 id : 23, size : 9; } Node;  /* the best way to a place, and its last piece; size 0: none */
+
+/* What is made of texts. SPANS and LETTERS come with ids. */
+enum { NORMALISED = 1, SPANS = 2, LETTERS = 4 };
 
 /* The work on one text after the other: what is normalised, and the ways through it. */
 typedef struct {
     const Model *model;
+    int wanted;
     const u8 *text, *at, *end;   /* at: what was not read yet */
     u8 *letters;                 /* normalised */
     Span *origins;               /* where each of these bytes comes from, if that is asked for */
     Node *nodes;                 /* of the places from `done` on */
-    u64 done, filled, letters_room, nodes_room, spaces;  /* spaces: that wait for a letter behind them */
+    u64 done, filled, forgotten, letters_room, nodes_room;  /* forgotten: bytes of this text that made room for others */
+    u64 spaces, line_breaks;     /* that wait for a letter behind them */
     Span spaces_origin;
+    Breaks *breaks;              /* those that are not written yet, if letters are asked for */
+    u64 breaks_first, breaks_count, breaks_room;
     u32 *ids;
     Span *spans;                 /* of the ids, if they are asked for */
+    int64_t *stops;              /* where the letters of each id end, if they are asked for */
     u64 count, ids_room, text_first;  /* text_first: how many ids there were before this text */
-    int with_spans, after_space, failed;  /* failed: memory ran out, and nothing that was written is to be used */
+    u8 *written;                 /* letters of ids, or normalised texts */
+    u64 written_count, written_room;
+    int after_space, failed;     /* failed: memory ran out, and nothing that was written is to be used */
 } Work;
 
 /* The items with room for so many of them; if memory runs out they stay as they are, and `failed` is set. */
@@ -80,15 +96,16 @@ static int make_room(Work *work, u64 more) {
     u64 room = work->letters_room, again = room, wanted = work->filled + more;
     if (wanted <= room) return 1;
     work->letters = with_room(work, work->letters, &room, wanted, 1);
-    if (work->with_spans) work->origins = with_room(work, work->origins, &again, wanted, sizeof(Span));
+    if (work->wanted & SPANS) work->origins = with_room(work, work->origins, &again, wanted, sizeof(Span));
     if (!work->failed) work->letters_room = room;
     return !work->failed;
 }
 
 static int make_room_for_ids(Work *work, u64 more) {
-    u64 room = work->ids_room, again = room, wanted = work->count + more;
+    u64 room = work->ids_room, again = room, once_more = room, wanted = work->count + more;
     work->ids = with_room(work, work->ids, &room, wanted, sizeof(u32));
-    if (work->with_spans) work->spans = with_room(work, work->spans, &again, wanted, sizeof(Span));
+    if (work->wanted & SPANS) work->spans = with_room(work, work->spans, &again, wanted, sizeof(Span));
+    if (work->wanted & LETTERS) work->stops = with_room(work, work->stops, &once_more, wanted, sizeof(int64_t));
     if (!work->failed) work->ids_room = room;
     return !work->failed;
 }
@@ -98,36 +115,58 @@ static int make_room_for_nodes(Work *work, u64 wanted) {
     return !work->failed;
 }
 
+static int make_room_to_write(Work *work, u64 more) {
+    work->written = with_room(work, work->written, &work->written_room, work->written_count + more, 1);
+    return !work->failed;
+}
+
 /* The bytes of a character by its first one, of those that are left. */
 static inline u32 size_of_letter(u8 first, u64 left) {
     u32 size = first < 0xC0 ? 1 : first < 0xE0 ? 2 : first < 0xF0 ? 3 : 4;
     return size < left ? size : (u32)left;
 }
 
+/* The bytes of a space or of a mark, if there is one at this place. */
+static inline u32 size_of_space(const u8 *letters, u64 left) {
+    return *letters == ' ' ? 1 : left >= 3 && !memcmp(letters, "\xE2\x96\x81", 3) ? 3 : 0;
+}
+
 /* Normalisation */
 static inline void put(Work *work, u8 letter, Span origin) {
-    if (work->with_spans) work->origins[work->filled] = origin;
+    if (work->wanted & SPANS) work->origins[work->filled] = origin;
     work->letters[work->filled++] = letter;
 }
 
+/* Line breaks that stand before the normalised byte which comes next. */
+static void put_breaks(Work *work) {
+    Breaks breaks = {work->forgotten + work->filled, work->line_breaks};
+    work->breaks = with_room(work, work->breaks, &work->breaks_room, work->breaks_count + 1, sizeof(Breaks));
+    if (!work->failed) work->breaks[work->breaks_count++] = breaks;
+    work->line_breaks = 0;
+}
+
 static void put_spaces(Work *work) {
-    if (!make_room(work, 3 * work->spaces)) return;
+    if (work->line_breaks) put_breaks(work);
+    if (work->failed || !make_room(work, 3 * work->spaces)) return;
     for (; work->spaces; work->spaces--)
         for (int i = 0; i < 3; i++) put(work, (u8)"\xE2\x96\x81"[i], work->spaces_origin);
 }
 
 /* What some of the text has become. Spaces wait, since those at the end count for nothing, and neither do those behind
-   another space. U+2581 in a text is a space, of which each counts. */
+   another space. U+2581 in a text is a space, of which each counts. The line breaks of what begins with a space wait,
+   too. */
 static void put_all(Work *work, const u8 *letters, u64 size, Span origin) {
+    if ((work->wanted & LETTERS) && size && size_of_space(letters, size))
+        for (u32 i = origin.begin; i < origin.end; i++) work->line_breaks += work->text[i] == '\n';
     while (work->after_space && size && *letters == ' ') letters++, size--;
     if (!size) return;
     work->after_space = letters[size - 1] == ' ';
     for (u64 i = 0; i < size && !work->failed; i++) {
-        int is_mark = size - i >= 3 && !memcmp(letters + i, "\xE2\x96\x81", 3);
-        if (is_mark || letters[i] == ' ') {
+        u32 space = size_of_space(letters + i, size - i);
+        if (space) {
             if (!work->spaces++) work->spaces_origin.begin = origin.begin;
             work->spaces_origin.end = origin.end;
-            i += is_mark ? 2 : 0;
+            i += space - 1;
             continue;
         }
         if (work->spaces) put_spaces(work);
@@ -175,7 +214,7 @@ static void fill(Work *work, u64 wanted) {
             if (work->spaces) put_spaces(work);
             if (!make_room(work, size)) return;
             memcpy(work->letters + work->filled, first, size);
-            for (u32 i = 0; work->with_spans && i < size; i++)
+            for (u32 i = 0; (work->wanted & SPANS) && i < size; i++)
                 work->origins[work->filled + i] = (Span){place + i, place + i + 1};
             work->filled += size;
             work->after_space = 0;
@@ -195,34 +234,88 @@ static void begin_text(Work *work, const u8 *text, u64 size) {
     work->text = work->at = text;
     work->text_first = work->count;
     work->end = text + size;
-    work->done = work->filled = 0;
+    work->done = work->filled = work->forgotten = 0;
+    work->breaks_first = work->breaks_count = work->line_breaks = 0;
     work->spaces = 1;                                  /* the one before the text */
     work->spaces_origin = (Span){0, 0};
     work->after_space = 1;
 }
 
 /* Segmentation */
+/* Writes the line breaks that come next, and makes room for so many letters behind them. */
+static int write_breaks(Work *work, u64 letters) {
+    u64 count = work->breaks[work->breaks_first++].count;
+    if (!make_room_to_write(work, count + letters)) return 0;
+    memset(work->written + work->written_count, '\n', count);
+    work->written_count += count;
+    return 1;
+}
+
+/* Writes the letters of so many normalised bytes from this one on. */
+static void write_letters(Work *work, u64 begin, u64 size) {
+    const u8 *letters = work->letters + begin;
+    if (!make_room_to_write(work, size)) return;
+    for (u64 i = 0; i < size; i++) {
+        int breaks_next = work->breaks_first < work->breaks_count &&
+                          work->breaks[work->breaks_first].place == work->forgotten + begin + i;
+        if (breaks_next && !write_breaks(work, size - i)) return;
+        u32 space = size_of_space(letters + i, size - i);
+        work->written[work->written_count++] = space ? ' ' : letters[i];
+        i += space ? space - 1 : 0;
+    }
+}
+
 /* Sends out the ids of the best way to a place. */
 static void put_ids(Work *work, u64 place) {
-    u64 pieces = 0;
+    u64 pieces = 0, begin = work->done;
     for (u64 at = place; at; at -= work->nodes[at].size) pieces++;
     if (!make_room_for_ids(work, pieces)) return;
     u64 stop = work->count + pieces, kept = work->count;
     for (u64 at = place, i = stop; at; at -= work->nodes[at].size) {
         work->ids[--i] = work->nodes[at].id;
-        if (work->with_spans)
+        if (work->wanted & SPANS)
             work->spans[i] = (Span){work->origins[work->done + at - work->nodes[at].size].begin,
                                     work->origins[work->done + at - 1].end};
+        if (work->wanted & LETTERS) work->stops[i] = work->nodes[at].size;
     }
     for (u64 i = kept; i < stop; i++) {                /* unknown characters in a row become one */
         int goes_on = kept > work->text_first && work->ids[i] == UNKNOWN && work->ids[kept - 1] == UNKNOWN;
-        if (work->with_spans) {
-            if (goes_on) work->spans[kept - 1].end = work->spans[i].end;
-            else work->spans[kept] = work->spans[i];
-        }
         if (!goes_on) work->ids[kept++] = work->ids[i];
+        if (work->wanted & SPANS) {
+            if (goes_on) work->spans[kept - 1].end = work->spans[i].end;
+            else work->spans[kept - 1] = work->spans[i];
+        }
+        if (work->wanted & LETTERS) {
+            u64 size = (u64)work->stops[i];
+            write_letters(work, begin, size);
+            begin += size;
+            work->stops[kept - 1] = (int64_t)work->written_count;
+        }
     }
     work->count = kept;
+}
+
+/* Whether this text has as many ids as are wanted, and all letters of the last one; no more are kept then. */
+static int has_enough(Work *work, u64 limit) {
+    u64 count = work->count - work->text_first;
+    if (!limit || count < limit) return 0;
+    if ((work->wanted & LETTERS) && count == limit && work->ids[work->count - 1] == UNKNOWN) return 0;
+    work->count = work->text_first + limit;
+    if (work->wanted & LETTERS) work->written_count = (u64)work->stops[work->count - 1];
+    return 1;
+}
+
+/* What is done makes room for what comes. */
+static void forget_done(Work *work) {
+    work->forgotten += work->done;
+    work->filled -= work->done;
+    memmove(work->letters, work->letters + work->done, work->filled);
+    if (work->wanted & SPANS) memmove(work->origins, work->origins + work->done, work->filled * sizeof(Span));
+    work->done = 0;
+    work->breaks_count -= work->breaks_first;
+    if (work->breaks_count)
+        memmove(work->breaks, work->breaks + work->breaks_first, work->breaks_count * sizeof(Breaks));
+    work->breaks_first = 0;
 }
 
 /* Another way to a place: it counts if it is better than those before. */
@@ -262,21 +355,12 @@ static void put_text(Work *work, u64 limit) {
     work->nodes[0] = (Node){0};
     while (!work->failed) {
         if (work->filled - work->done - start < LONGEST && work->at < work->end) {
-            if (work->done > work->filled / 2) {       /* what is done makes room for what comes */
-                work->filled -= work->done;
-                memmove(work->letters, work->letters + work->done, work->filled);
-                if (work->with_spans)
-                    memmove(work->origins, work->origins + work->done, work->filled * sizeof(Span));
-                work->done = 0;
-            }
+            if (work->done > work->filled / 2) forget_done(work);
             fill(work, work->filled + AT_A_TIME);
         }
         if (start && start == furthest) {
             put_ids(work, start);
-            if (limit && work->count - work->text_first >= limit) {
-                work->count = work->text_first + limit;
-                return;
-            }
+            if (work->failed || has_enough(work, limit)) return;
             work->nodes[0] = (Node){work->nodes[start].score, 0, 0};
             work->done += start;
             start = furthest = 0;
@@ -383,79 +467,98 @@ static void free_unigram(Unigram *self) {
     Py_DECREF(type);
 }
 
-/* What is made of texts, all of it in one row, and how much of each: normalised bytes, or ids, these also with spans. */
-static PyObject *make(Unigram *self, PyObject *texts, int only_normalised, u64 limit, int with_spans) {
-    PyObject *rows = NULL, *counts = NULL, *spans = NULL, *made = NULL, *held = PySequence_Tuple(texts);
-    Py_ssize_t texts_count = held ? PyTuple_Size(held) : 0;
-    const u8 **starts = held ? malloc(sizeof *starts * ((size_t)texts_count + 1)) : NULL;
-    Work work = {.model = &self->model, .with_spans = with_spans};
-    if (!starts || !(counts = PyByteArray_FromStringAndSize(NULL, 8 * texts_count))) goto no_memory;
+/* Reads all texts, and puts how much was made of each in the place of its size. */
+static void read_texts(Work *work, const u8 *const *starts, int64_t *sizes, Py_ssize_t count, u64 limit) {
+    for (Py_ssize_t i = 0; i < count && !work->failed; i++) {
+        begin_text(work, starts[i], (u64)sizes[i]);
+        if (work->wanted & NORMALISED) {
+            fill(work, UINT64_MAX);
+            if (work->failed || !make_room_to_write(work, work->filled)) return;
+            if (work->filled) memcpy(work->written + work->written_count, work->letters, work->filled);
+            work->written_count += work->filled;
+            sizes[i] = (int64_t)work->filled;
+        } else {
+            put_text(work, limit);
+            sizes[i] = (int64_t)(work->count - work->text_first);
+        }
+    }
+}
+
+static PyObject *row_of(const void *items, u64 count, u64 size) {
+    return PyByteArray_FromStringAndSize(items, (Py_ssize_t)(count * size));
+}
+
+/* What was made, and `counts`, how much of it each text has. */
+static PyObject *made_of(const Work *work, PyObject *counts) {
+    if (work->failed) return PyErr_NoMemory();
+    PyObject *row = work->wanted & NORMALISED ? row_of(work->written, work->written_count, 1)
+                                              : row_of(work->ids, work->count, sizeof(u32));
+    if (work->wanted & SPANS) return Py_BuildValue("NON", row, counts, row_of(work->spans, work->count, sizeof(Span)));
+    if (!(work->wanted & LETTERS)) return Py_BuildValue("NO", row, counts);
+    return Py_BuildValue("NONN", row, counts, row_of(work->written, work->written_count, 1),
+                         row_of(work->stops, work->count, sizeof(int64_t)));
+}
+
+static PyObject *make(Unigram *self, PyObject *texts, int wanted, u64 limit) {
+    PyObject *counts = NULL, *made = NULL, *held = PySequence_Tuple(texts);
+    Py_ssize_t count = held ? PyTuple_Size(held) : 0;
+    const u8 **starts = held ? malloc(sizeof *starts * ((size_t)count + 1)) : NULL;
+    Work work = {.model = &self->model, .wanted = wanted};
+    if (held && !starts) PyErr_NoMemory();
+    if (!starts || !(counts = PyByteArray_FromStringAndSize(NULL, 8 * count))) goto end;
     int64_t *sizes = (int64_t *)PyByteArray_AsString(counts);
-    for (Py_ssize_t i = 0, size; i < texts_count; i++) {
+    for (Py_ssize_t i = 0, size; i < count; i++) {
         if (!(starts[i] = (const u8 *)PyUnicode_AsUTF8AndSize(PyTuple_GetItem(held, i), &size))) goto end;
         if ((sizes[i] = size) >= MAX_BYTES) {
             PyErr_Format(PyExc_OverflowError, "a text is too long");
             goto end;
         }
     }
-    u8 *all = NULL;                                    /* the letters of all texts */
-    u64 room = 0, filled = 0;
     Py_BEGIN_ALLOW_THREADS
-    for (Py_ssize_t i = 0; i < texts_count && !work.failed; i++) {
-        begin_text(&work, starts[i], (u64)sizes[i]);
-        if (!only_normalised) {
-            put_text(&work, limit);
-            sizes[i] = (int64_t)(work.count - work.text_first);
-            continue;
-        }
-        fill(&work, UINT64_MAX);
-        all = with_room(&work, all, &room, filled + work.filled, 1);
-        if (!work.failed && work.filled) memcpy(all + filled, work.letters, work.filled);
-        filled += work.filled;
-        sizes[i] = (int64_t)work.filled;
-    }
+    read_texts(&work, starts, sizes, count, limit);
     Py_END_ALLOW_THREADS
-    if (!work.failed && only_normalised) rows = PyByteArray_FromStringAndSize((char *)all, (Py_ssize_t)filled);
-    if (!work.failed && !only_normalised) rows = PyByteArray_FromStringAndSize((char *)work.ids, (Py_ssize_t)(4 * work.count));
-    if (rows && with_spans) spans = PyByteArray_FromStringAndSize((char *)work.spans, (Py_ssize_t)(8 * work.count));
-    free(all);
-    if (!rows || (with_spans && !spans)) goto no_memory;
-    made = with_spans ? PyTuple_Pack(3, rows, counts, spans) : PyTuple_Pack(2, rows, counts);
-    goto end;
-no_memory:
-    if (!PyErr_Occurred()) PyErr_NoMemory();
+    made = made_of(&work, counts);
 end:
     free(work.letters);
     free(work.origins);
     free(work.nodes);
+    free(work.breaks);
     free(work.ids);
     free(work.spans);
+    free(work.stops);
+    free(work.written);
     free(starts);
     Py_XDECREF(held);
-    Py_XDECREF(rows);
     Py_XDECREF(counts);
-    Py_XDECREF(spans);
     return made;
 }
 
-/* encode_many(texts: Sequence[str][, limit]) -> (bytearray of uint32 ids, bytearray of int64 counts); the first `limit` ids
-   of each text, or all if that is 0. */
-static PyObject *encode_many(Unigram *self, PyObject *args) {
+/* The same with arguments (texts[, limit]): only the first `limit` ids of each text, or all if that is 0. */
+static PyObject *make_some(Unigram *self, PyObject *args, int wanted) {
     PyObject *texts;
     Py_ssize_t limit = 0;
     if (!PyArg_ParseTuple(args, "O|n", &texts, &limit)) return NULL;
-    return make(self, texts, 0, limit < 0 ? 0 : (u64)limit, 0);
+    return make(self, texts, wanted, limit < 0 ? 0 : (u64)limit);
 }
 
-/* spans(texts) -> the same, and a bytearray with two uint32 for each id: where in its text's UTF-8 it begins and ends. */
-static PyObject *spans(Unigram *self, PyObject *texts) { return make(self, texts, 0, 0, 1); }
+/* encode_many(texts: Sequence[str][, limit]) -> (bytearray of uint32 ids, bytearray of int64 counts). */
+static PyObject *encode_many(Unigram *self, PyObject *args) { return make_some(self, args, 0); }
+
+/* letters_many(texts[, limit]) -> the same, a bytearray of the letters of all ids, and one of int64: where in it those of
+   each id end. */
+static PyObject *letters_many(Unigram *self, PyObject *args) { return make_some(self, args, LETTERS); }
+
+/* spans(texts) -> ids and counts, and a bytearray with two uint32 for each id: where in its text's UTF-8 it begins and
+   ends. */
+static PyObject *spans(Unigram *self, PyObject *texts) { return make(self, texts, SPANS, 0); }
 
 /* normalise_many(texts) -> (bytearray of UTF-8, bytearray of int64 counts). */
-static PyObject *normalise_many(Unigram *self, PyObject *texts) { return make(self, texts, 1, 0, 0); }
+static PyObject *normalise_many(Unigram *self, PyObject *texts) { return make(self, texts, NORMALISED, 0); }
 
 static PyMethodDef methods[] = {
     {"encode_many", (PyCFunction)encode_many, METH_VARARGS, "The ids of texts in one row, and how many each has."},
-    {"spans", (PyCFunction)spans, METH_O, "The same, and where in its text each id begins and ends."},
+    {"letters_many", (PyCFunction)letters_many, METH_VARARGS, "The same, and the letters of each id."},
+    {"spans", (PyCFunction)spans, METH_O, "Ids and counts, and where in its text each id begins and ends."},
     {"normalise_many", (PyCFunction)normalise_many, METH_O, "The normalised texts in one row, and how long each is."},
     {NULL, NULL, 0, NULL},
 };

@@ -56,10 +56,22 @@ _LETTERS = re.compile(rb"\xe2\x96\x81|.", re.DOTALL)
 
 
 class Normalised(NamedTuple):
-    """A normalised text, and the bytes of the text that each of its own bytes comes from."""
+    """A normalised text, and the bytes of the text that each of its own bytes comes from.
+
+    breaks: how many line breaks became part of a run of spaces, by the place where the run begins.
+    """
 
     letters: bytes
     origins: list[tuple[int, int]]
+    breaks: dict[int, int]
+
+
+class Piece(NamedTuple):
+    """An id, and where its piece of a normalised text begins and ends."""
+
+    number: int
+    start: int
+    stop: int
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -145,11 +157,36 @@ class PieceTokenizer:
             ids, lengths = self._compiled.encode_many(_plain(texts), limit)
             return np.frombuffer(ids, np.int32), np.frombuffer(lengths, np.int64)
         rows = [
-            [number for number, _, _ in self._segmented(self._normalised(text).letters)]
-            for text in _in_bytes(texts)
+            [piece.number for piece in _joined(self._segmented(letters))]
+            for letters, _, _ in map(self._normalised, _in_bytes(texts))
         ]
         row = np.array([number for ids in rows for number in ids], np.int32)
         return first_tokens(row, np.array(list(map(len, rows)), np.int64), limit)
+
+    def letters_many(
+        self, texts: Sequence[str], limit: int = 0
+    ) -> tuple[Ids, Integers, NDArray[np.uint8], Integers]:
+        """The same ids and numbers of ids; the letters of all ids in UTF-8, and where in this row
+        those of each id end.
+
+        Letters are the normalised text. A blank stands for each of its marks, and before the first
+        blank of a run a line break for each one in the text that became part of the run.
+        """
+        if native is not None:
+            made = self._compiled.letters_many(_plain(texts), limit)
+            kinds = np.int32, np.int64, np.uint8, np.int64
+            ids, lengths, letters, stops = map(np.frombuffer, made, kinds)
+            return ids, lengths, letters, stops
+        rows = [self._ids_with_letters(text) for text in _in_bytes(texts)]
+        chosen = [row[:limit] if limit else row for row in rows]
+        pairs = [pair for row in chosen for pair in row]
+        parts = [part for _, part in pairs]
+        return (
+            np.array([number for number, _ in pairs], np.int32),
+            np.array(list(map(len, chosen)), np.int64),
+            np.frombuffer(b"".join(parts), np.uint8),
+            np.cumsum(list(map(len, parts)), dtype=np.int64),
+        )
 
     def normalise_many(self, texts: Sequence[str]) -> tuple[bytes, Integers]:
         """The normalised texts in UTF-8, all in one row, and how many bytes each has."""
@@ -194,10 +231,10 @@ class PieceTokenizer:
             bounds = np.frombuffer(spans, np.uint32).reshape(-1, 2)
             return np.frombuffer(ids, np.int32), bounds.astype(np.int64)
         normalised = self._normalised(raw)
-        pieces = self._segmented(normalised.letters)
+        pieces = _joined(self._segmented(normalised.letters))
         origins = normalised.origins
         spans = [(origins[start][0], origins[stop - 1][1]) for _, start, stop in pieces]
-        ids = np.array([number for number, _, _ in pieces], np.int32)
+        ids = np.array([piece.number for piece in pieces], np.int32)
         return ids, np.array(spans, np.int64).reshape(-1, 2)
 
     @cached_property
@@ -236,11 +273,15 @@ class PieceTokenizer:
     def _normalised(self, text: bytes) -> Normalised:
         letters = bytearray()
         origins: list[tuple[int, int]] = []
+        breaks: dict[int, int] = {}
         # those that wait for a letter behind them; the first stands before the text
         spaces = 1
         spaces_start = spaces_stop = 0
+        line_breaks = 0
         after_space = True
         for part, start, stop in self._replaced(text):
+            if part.startswith((b" ", SPACE_MARK)):
+                line_breaks += text.count(b"\n", start, stop)
             kept = part.lstrip(b" ") if after_space else part
             if not kept:
                 continue
@@ -251,14 +292,29 @@ class PieceTokenizer:
                     spaces_stop = stop
                     spaces += 1
                     continue
+                if spaces and line_breaks:
+                    breaks[len(letters)] = line_breaks
+                    line_breaks = 0
                 letters += spaces * SPACE_MARK + letter
                 origins += 3 * spaces * [(spaces_start, spaces_stop)]
                 origins.append((start, stop))
                 spaces = 0
-        return Normalised(bytes(letters), origins)
+        return Normalised(bytes(letters), origins, breaks)
 
-    def _segmented(self, letters: bytes) -> list[tuple[int, int, int]]:
-        """The ids of a normalised text, and where the piece of each begins and ends."""
+    def _ids_with_letters(self, text: bytes) -> list[tuple[int, bytes]]:
+        """The ids of a text, and the letters of each."""
+        normalised = self._normalised(text)
+        made: list[tuple[int, bytes]] = []
+        for piece in self._segmented(normalised.letters):
+            letters = _letters_of(piece, normalised)
+            if made and made[-1][0] == piece.number == UNKNOWN:
+                made[-1] = UNKNOWN, made[-1][1] + letters
+            else:
+                made.append((piece.number, letters))
+        return made
+
+    def _segmented(self, letters: bytes) -> list[Piece]:
+        """The pieces of a normalised text; unknown characters are apart."""
         # of the best way to each place: its score, its last piece, and where that begins
         scores = [np.float32(0)] * (len(letters) + 1)
         ids = [UNKNOWN] * len(scores)
@@ -283,16 +339,35 @@ class PieceTokenizer:
                     starts[stop] = start
                 furthest = max(furthest, stop)
             start = next_start
-        pieces: list[tuple[int, int, int]] = []
+        pieces: list[Piece] = []
         stop = len(letters)
         while stop:
-            start = starts[stop]
-            if pieces and ids[stop] == pieces[-1][0] == UNKNOWN:
-                pieces[-1] = UNKNOWN, start, pieces[-1][2]
-            else:
-                pieces.append((ids[stop], start, stop))
-            stop = start
+            pieces.append(Piece(ids[stop], starts[stop], stop))
+            stop = starts[stop]
         return pieces[::-1]
+
+
+def _joined(pieces: Sequence[Piece]) -> list[Piece]:
+    """The pieces of ids: unknown characters in a row are one id."""
+    joined: list[Piece] = []
+    for piece in pieces:
+        if joined and joined[-1].number == piece.number == UNKNOWN:
+            joined[-1] = joined[-1]._replace(stop=piece.stop)
+        else:
+            joined.append(piece)
+    return joined
+
+
+def _letters_of(piece: Piece, normalised: Normalised) -> bytes:
+    """The letters of a piece, with blanks and line breaks."""
+    letters, _, breaks = normalised
+    places = [place for place in breaks if piece.start <= place < piece.stop]
+    parts: list[bytes] = []
+    start = piece.start
+    for place in places:
+        parts += [letters[start:place], b"\n" * breaks[place]]
+        start = place
+    return b"".join([*parts, letters[start : piece.stop]]).replace(SPACE_MARK, b" ")
 
 
 def _plain(texts: Sequence[str]) -> list[str]:

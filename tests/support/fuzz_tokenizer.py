@@ -21,6 +21,7 @@ import sys
 import sysconfig
 import tempfile
 import time
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -238,7 +239,7 @@ def _random_pieces(module: ModuleType, chance: random.Random) -> None:
     from ridgeway.common.text.piece_model import double_array
     from ridgeway.common.text.unigram import VALUE_BIT, PieceTokenizer
 
-    letters = "ab ▁é̈क्ष\t😀".encode()
+    letters = "ab ▁é̈क्ष\t\n😀".encode()
     replacements = chance.choice((b"a\0", b" \0b \0", "▁\0é\0\0".encode()))
     tables: list[Any] = []
     for most in (9, len(replacements)):
@@ -262,7 +263,7 @@ def _random_pieces(module: ModuleType, chance: random.Random) -> None:
     pieces, rules = tables
     texts = ["".join(map(chr, chance.choices(range(0x2600), k=30))) for _ in range(2)]
     texts += [
-        "".join(chance.choices("ab ▁é̈क्ष\t😀\0", k=chance.choice((3, 30, 3000))))
+        "".join(chance.choices("ab ▁é̈क्ष\t\n😀\0", k=chance.choice((3, 30, 3000))))
         for _ in range(4)
     ]
     given = pieces, scores, rules, np.frombuffer(replacements, np.uint8)
@@ -271,6 +272,7 @@ def _random_pieces(module: ModuleType, chance: random.Random) -> None:
     except ValueError:
         return
     made.encode_many(texts, chance.randrange(9))
+    made.letters_many(texts, chance.randrange(9))
     ids, _, spans = made.spans(texts)
     assert len(spans) == 2 * len(ids)
     reference = PieceTokenizer(*given)
@@ -279,9 +281,18 @@ def _random_pieces(module: ModuleType, chance: random.Random) -> None:
         letters, _ = made.normalise_many([text])
         assert letters == normalised.letters
         ids, _ = made.encode_many([text])
-        pieces_expected = reference._segmented(normalised.letters)
-        expected = [number for number, _, _ in pieces_expected]
-        assert np.frombuffer(ids, np.uint32).tolist() == expected
+        pairs = reference._ids_with_letters(text.encode())
+        assert np.frombuffer(ids, np.uint32).tolist() == [number for number, _ in pairs]
+        limit = chance.choice((0, 0, 1, 2, 9))
+        chosen = pairs[:limit] if limit else pairs
+        ids, _, letters, stops = made.letters_many([text], limit)
+        assert np.frombuffer(ids, np.uint32).tolist() == [
+            number for number, _ in chosen
+        ]
+        starts = [0, *np.frombuffer(stops, np.int64).tolist()]
+        parts = [bytes(letters[start:stop]) for start, stop in pairwise(starts)]
+        assert parts == [part for _, part in chosen]
+        assert starts[-1] == len(letters)
 
 
 def _random_sums(native: ModuleType, chance: random.Random) -> None:

@@ -7,6 +7,7 @@ import random
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
+from itertools import islice, pairwise
 from typing import Any
 
 import numpy as np
@@ -47,6 +48,14 @@ ANY_TEXT = st.lists(
     | st.text(max_size=4),
     max_size=12,
 ).map("".join)
+BOTH_WAYS = st.just(False) if native is None else st.booleans()
+BOTH = pytest.mark.parametrize(
+    "by_module",
+    [
+        pytest.param(nullcontext, marks=needs_native, id="compiled"),
+        pytest.param(without_native, id="python"),
+    ],
+)
 SECONDS = 4.0
 """A text of 4 MB is read within a quarter of this on an idle core."""
 
@@ -61,9 +70,25 @@ def by() -> SentencePieceProcessor:
     return library()
 
 
+def lettered(
+    tokenizer: PieceTokenizer, batch: list[str], limit: int = 0
+) -> list[list[tuple[int, bytes]]]:
+    """The ids of each text, each with its letters."""
+    ids, lengths, letters, stops = tokenizer.letters_many(batch, limit)
+    assert len(ids) == len(stops) == lengths.sum()
+    assert (stops[-1] if len(stops) else 0) == len(letters)
+    parts = [
+        letters[start:stop].tobytes() for start, stop in pairwise([0, *stops.tolist()])
+    ]
+    pairs = iter(zip(ids.tolist(), parts, strict=True))
+    return [list(islice(pairs, length)) for length in lengths.tolist()]
+
+
 def everything(tokenizer: PieceTokenizer, batch: list[str]) -> list[Any]:
     """All that is said of texts."""
     return [
+        lettered(tokenizer, batch),
+        lettered(tokenizer, batch, 3),
         ids_of_each(tokenizer, batch),
         letters_of_each(tokenizer, batch),
         [tokenizer.pieces(text) for text in batch],
@@ -77,7 +102,7 @@ def everything(tokenizer: PieceTokenizer, batch: list[str]) -> list[Any]:
 def test_the_compiled_module_gives_what_python_gives(
     tokenizer: PieceTokenizer, batch: list[str]
 ) -> None:
-    """Ids, normalised texts, and where in a text each id comes from."""
+    """Ids and their letters, normalised texts, and where in a text each id comes from."""
     compiled = everything(tokenizer, batch)
     with without_native():
         assert everything(tokenizer, batch) == compiled
@@ -132,6 +157,77 @@ def test_a_limit_keeps_the_first_ids(
     rows = [tokenizer.encode(text)[:limit].tolist() for text in batch]
     assert lengths.tolist() == list(map(len, rows))
     assert ids.tolist() == [number for row in rows for number in row]
+
+
+@few_examples
+@given(
+    batch=st.lists(ANY_TEXT, max_size=4), limit=st.integers(0, 9), compiled=BOTH_WAYS
+)
+def test_every_letter_of_the_normalised_text_belongs_to_one_id(
+    tokenizer: PieceTokenizer, batch: list[str], limit: int, compiled: bool
+) -> None:
+    """A blank for each mark; with a limit, the first ids have the letters that they have
+    without.
+    """
+    with nullcontext() if compiled else without_native():
+        pairs = lettered(tokenizer, batch)
+        limited = lettered(tokenizer, batch, limit)
+        marked = letters_of_each(tokenizer, batch)
+        ids = ids_of_each(tokenizer, batch) if batch else []
+    assert [[number for number, _ in row] for row in pairs] == ids
+    joined = [b"".join(part for _, part in row).decode() for row in pairs]
+    assert [text.replace("\n", "") for text in joined] == [
+        text.replace("▁", " ") for text in marked
+    ]
+    assert limited == [row[:limit] if limit else row for row in pairs]
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("text", "letters"),
+    [
+        ("a\n\nb c", " a\n\n b c"),
+        ("\n a \n ", "\n a"),
+        ("a \n\t\nb", " a\n\n b"),
+        ("\n\n", ""),
+        ("a\r\nb", " a\n b"),
+        ("a▁\n▁b", " a\n b"),
+        ("\u1310\n\u1310", " \u1310\n \u1310"),
+    ],
+)
+def test_line_breaks_stand_before_the_blank_that_they_become(
+    tokenizer: PieceTokenizer, by_module: Any, text: str, letters: str
+) -> None:
+    """Those at the end go with the spaces there."""
+    with by_module():
+        made = tokenizer.letters_many([text])[2]
+    assert made.tobytes().decode() == letters
+
+
+@BOTH
+def test_unknown_characters_in_a_row_have_all_their_letters(by_module: Any) -> None:
+    """Also where a limit ends with them. U+2581 is a space, of which each counts."""
+    with by_module():
+        assert lettered(small(), ["aéüa", "é▁\t▁ab"]) == [
+            [(1, b" "), (2, b"a"), (0, "éü".encode()), (2, b"a")],
+            [(1, b" "), (0, "é".encode()), (1, b" "), (1, b" "), (1, b" "), (4, b"ab")],
+        ]
+        assert lettered(small(), ["aéüé"], 3)[0][-1] == (0, "éüé".encode())
+        assert lettered(small(), ["éüé", "ab"], 2) == [
+            [(1, b" "), (0, "éüé".encode())],
+            [(1, b" "), (4, b"ab")],
+        ]
+
+
+@needs_native
+def test_letters_of_long_texts_take_linear_time(tokenizer: PieceTokenizer) -> None:
+    """Megabytes of line breaks, of unknown characters and of words between them."""
+    for part, share in [("\n", 0), ("\u1310", 1), ("a\n\n", 1), (" \n a", 0.5)]:
+        text = part * (1_000_000 // len(part.encode())) + "z"
+        start = time.process_time()
+        letters = tokenizer.letters_many([text])[2]
+        assert time.process_time() - start < SECONDS
+        assert len(letters) >= share * 1_000_000
 
 
 @needs_native
@@ -214,15 +310,6 @@ def small(**changed: Any) -> PieceTokenizer:
     return PieceTokenizer(**(tables | changed))
 
 
-BOTH = pytest.mark.parametrize(
-    "by_module",
-    [
-        pytest.param(nullcontext, marks=needs_native, id="compiled"),
-        pytest.param(without_native, id="python"),
-    ],
-)
-
-
 @BOTH
 def test_a_small_vocabulary_is_cut_by_its_scores(by_module: Any) -> None:
     with by_module():
@@ -278,8 +365,9 @@ def test_the_compiled_module_trusts_no_array() -> None:
     made = native.Unigram(*tables)
     wrong_texts: list[Any] = [None, 1, [None], ["a", b"b"]]
     for texts_given in wrong_texts:
-        with pytest.raises(TypeError):
-            made.encode_many(texts_given)
+        for function in (made.encode_many, made.letters_many):
+            with pytest.raises(TypeError):
+                function(texts_given)
     with pytest.raises(UnicodeEncodeError):
         made.encode_many(["\ud800"])
     ids, lengths = made.encode_many(["ab", "", "b"])

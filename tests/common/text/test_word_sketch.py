@@ -1,13 +1,13 @@
-"""The sketch of words: what misspellings leave of it, and that nothing but the letters of words
-counts.
+"""The sketch of words: nothing but the letters of a text counts, and runs belong to the tokens in
+which they end.
 """
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 from unicodedata import ucd_3_2_0
 
 import numpy as np
@@ -16,140 +16,227 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from ridgeway.common.base.machine import native
 from ridgeway.common.base.settings import FEATURE_LIMIT, WordFeatures
-from ridgeway.common.text.characters import lower_case
-from ridgeway.common.text.table_encoder import TableEncoder
-from ridgeway.common.text.tokenizer import shared_tokenizer
-from ridgeway.common.text.word_sketch import (
-    WORD_BEGIN,
-    WORD_END,
-    WordSketch,
-    spelling,
+from ridgeway.common.text.characters import lower_case, lower_letters
+from ridgeway.common.text.word_sketch import Runs, WordSketch
+from tests.support.native import needs_native, without_native
+
+WIDTH = 64
+SKETCH = WordSketch(WordFeatures(WIDTH))
+
+WELL_FORMED = st.text(
+    st.sampled_from("aAbÉé Σ\n\t\0\x02\u3000日😀\U0010ffff"), max_size=9
 )
+BROKEN = st.lists(
+    st.sampled_from([b"a", b" ", b"\n", "é".encode(), "😀".encode()])
+    | st.sampled_from([b"\xe2", b"\x96\x81", b"\xed\xa0\x80", b"\xf4\x90\x80\x80"])
+    | st.sampled_from([b"\xc0\xaf", b"\xe0\x80\x80", b"\xf0\x80\x80\x80", b"\xff"])
+    | st.binary(max_size=3),
+    max_size=6,
+).map(b"".join)
+TOKENS = st.lists(WELL_FORMED.map(str.encode) | BROKEN, max_size=5)
+TEXTS = st.lists(TOKENS, max_size=4)
 
-LETTERS = "abcdefghij ,é"
 
-
-def letters_sketch(shortest: int = 2, longest: int = 3) -> WordSketch:
-    """A sketch over tokens of one, two or three letters, a blank before some of them."""
-    pieces = sorted(
-        {one + two for one in ["", *LETTERS] for two in LETTERS}
-        | {"abc", " abc", "hij"}
+def in_one_row(
+    texts: Sequence[Sequence[bytes]],
+) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]:
+    """The letters of texts that are given token by token, and where those of each token end."""
+    tokens = [token for text in texts for token in text]
+    return (
+        np.frombuffer(b"".join(tokens), np.uint8),
+        np.cumsum(list(map(len, tokens)), dtype=np.int64),
+        np.array(list(map(len, texts)), np.int64),
     )
-    vocabulary = [[piece.replace(" ", "▁"), 0.0] for piece in pieces]
-    definition = {"model": {"type": "Unigram", "vocab": vocabulary}}
-    return WordSketch(
-        WordFeatures(64, shortest=shortest, longest=longest),
-        spelling(json.dumps(definition).encode(), len(pieces)),
-    )
 
 
-def pieces_of(sketch: WordSketch) -> list[bytes]:
-    starts, letters = sketch.spelling.starts.tolist(), sketch.spelling.letters.tobytes()
-    return [letters[start:stop] for start, stop in pairwise(starts)]
+def runs_of(texts: Sequence[Sequence[bytes]], sketch: WordSketch = SKETCH) -> Runs:
+    return sketch.runs(*in_one_row(texts))
 
 
-SKETCH = letters_sketch()
-PIECES = pieces_of(SKETCH)
-TEXTS = st.lists(
-    st.lists(st.integers(0, len(PIECES) - 1), min_size=1, max_size=12),
-    min_size=1,
-    max_size=5,
-)
+def by_token(runs: Runs) -> list[list[int]]:
+    stops = [0, *runs.stops.tolist()]
+    assert stops[-1] == len(runs.codes)
+    return [runs.codes[start:stop].tolist() for start, stop in pairwise(stops)]
 
 
-def counted_by_hand(
-    text: bytes, width: int = 64, sizes: Iterable[int] = (2, 3)
-) -> list[int]:
-    """The definition, byte by byte, in Python's own numbers."""
-    counts, words = [0] * width, [b""]
-    for byte in text:
-        if (chr(byte).isalnum() and byte < 128) or byte >= 128:
-            words[-1] += bytes([byte])
-        else:
-            words.append(b"")
-    for word in filter(None, words):
-        framed = bytes([WORD_BEGIN]) + word + bytes([WORD_END])
-        for size in sizes:
-            for first in range(len(framed) - size + 1):
-                gram = int.from_bytes(framed[first : first + size], "big")
-                for multiplier in (0x9E3779B97F4A7C15, 0xD6E8FEB86659FD93):
-                    gram = gram * multiplier % 2**64
-                    gram ^= gram >> 32
-                counts[(gram >> 32) * width >> 32] += 2 * (gram & 1) - 1
-    return counts
-
-
-def in_one_row(texts: list[list[int]]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    """Their ids, and where each begins and the last one ends."""
-    ids = np.array([number for text in texts for number in text], dtype=np.int32)
-    return ids, np.cumsum([0, *map(len, texts)])
-
-
-@given(TEXTS, st.integers(2, 5), st.integers(0, 3))
-def test_counts_are_the_definition_s_and_do_not_see_how_a_text_is_cut_into_tokens(
-    texts: list[list[int]], shortest: int, more: int
-) -> None:
-    """A window's counts follow from its bytes alone, and from no other window's."""
-    ids, bounds = in_one_row(texts)
-    sketch = letters_sketch(shortest, min(5, shortest + more))
-    expected = [
-        counted_by_hand(
-            b"".join(PIECES[number] for number in text), sizes=sketch.options.sizes
-        )
-        for text in texts
+def by_hand(text: str, width: int = WIDTH) -> list[int]:
+    """The definition, run by run, in Python's own numbers."""
+    letters = map(ord, lower_case(text))
+    symbols = [2, *(2 if code <= 32 and code != 10 else code for code in letters)]
+    if symbols[-1] != 2:
+        symbols.append(2)
+    return [
+        code_of(run, width)
+        for end in range(1, len(symbols) + 1)
+        for run in [symbols[end - size : end] for size in (1, 2, 3) if size <= end]
+        if 2 not in run[1:-1] and set(run) != {2}
     ]
-    assert sketch.window_counts(ids, bounds).tolist() == expected
 
 
-@given(TEXTS)
-def test_features_are_rounded_means_within_the_limit(texts: list[list[int]]) -> None:
-    """⌊(2·amplitude·count + n) / 2n⌋, cut off at FEATURE_LIMIT."""
-    ids, bounds = in_one_row(texts)
-    amplitude = SKETCH.options.amplitude
-    rows = SKETCH.window_features(ids, bounds).tolist()
-    for text, features in zip(texts, rows, strict=True):
-        counts = counted_by_hand(b"".join(PIECES[number] for number in text))
-        n = len(text)
+def code_of(run: Sequence[int], width: int) -> int:
+    key = len(run)
+    for symbol in run:
+        key = (key * 0x9E3779B97F4A7C15 + symbol) % 2**64
+    mixed = key * 0x9E3779B97F4A7C15 % 2**64
+    mixed ^= mixed >> 32
+    mixed = mixed * 0xD6E8FEB86659FD93 % 2**64
+    return 2 * ((mixed >> 32) * width >> 32) + ((mixed ^ mixed >> 32) & 1)
+
+
+@needs_native
+@given(texts=TEXTS, width=st.sampled_from([1, 2, 768, 1 << 14]))
+def test_the_compiled_module_gives_what_numpy_gives(
+    texts: list[list[bytes]], width: int
+) -> None:
+    """Whatever the bytes, also where tokens cut characters, and of texts without tokens."""
+    sketch = WordSketch(WordFeatures(width))
+    compiled = runs_of(texts, sketch)
+    with without_native():
+        reference = runs_of(texts, sketch)
+    assert by_token(compiled) == by_token(reference)
+    assert compiled.codes.dtype == reference.codes.dtype == np.uint16
+    assert compiled.stops.dtype == reference.stops.dtype == np.int64
+
+
+@given(st.text(max_size=30) | WELL_FORMED)
+def test_runs_are_those_of_the_definition(text: str) -> None:
+    """One, two and three symbols, with borders at the ends of runs alone."""
+    plain = text.encode("utf-8", "replace").decode()
+    assert runs_of([[plain.encode()]]).codes.tolist() == by_hand(plain)
+
+
+@given(st.lists(st.text("ab É\n日", max_size=4), min_size=1, max_size=4), st.data())
+def test_the_runs_of_a_text_follow_from_its_letters_alone(
+    parts: list[str], data: st.DataObject
+) -> None:
+    """However they are cut into tokens; a run belongs to the token in which its last byte lies."""
+    text = "".join(parts).encode()
+    cuts = data.draw(st.lists(st.integers(0, len(text)), max_size=4).map(sorted))
+    tokens = [text[start:stop] for start, stop in pairwise([0, *cuts, len(text)])]
+    cut = runs_of([tokens])
+    assert cut.codes.tolist() == runs_of([[text]]).codes.tolist()
+    # what follows a cut changes nothing before it, unless a character goes on
+    for size in range(1, len(tokens)):
+        alone = runs_of([[*tokens[:size], b" "]])
+        if is_whole(b"".join(tokens[:size])):
+            assert by_token(cut)[: size - 1] == by_token(alone)[: size - 1]
+
+
+def is_whole(letters: bytes) -> bool:
+    return letters.decode(errors="replace").encode() == letters
+
+
+@given(texts=TEXTS)
+def test_the_runs_of_a_text_do_not_depend_on_those_beside_it(
+    texts: list[list[bytes]],
+) -> None:
+    """Those of many texts are those of each, one after the other."""
+    together = by_token(runs_of(texts))
+    apart = [row for text in texts for row in by_token(runs_of([text]))]
+    assert together == apart
+
+
+@given(st.text("abé", max_size=6), st.text("abé", max_size=6))
+def test_a_blank_keeps_words_apart(one: str, other: str) -> None:
+    """The runs of two words with a blank between them are those of each word; a line break is a
+    letter.
+    """
+    together = runs_of([[f"{one} {other}".encode()]]).codes.tolist()
+    words = [[one.encode()], [other.encode()]]
+    assert together == runs_of(words).codes.tolist()
+    assert together == runs_of([[f"\t{one}\0 {other} ".encode()]]).codes.tolist()
+    joined = runs_of([[f"{one}\n{other}".encode()]]).codes
+    assert joined.tolist() == by_hand(f"{one}\n{other}")
+
+
+def test_letters_behind_the_last_token_and_empty_tokens_have_no_runs() -> None:
+    """The border behind a text is its last token's, even if that has no letters."""
+    letters = np.frombuffer(b"abc", np.uint8)
+    runs = SKETCH.runs(letters, np.array([0, 2, 2, 2]), np.array([1, 3, 0]))
+    assert runs.stops.tolist() == [0, 5, 5, 7]
+    assert runs.codes.tolist() == by_hand("ab")
+
+
+def wrong_runs() -> list[list[Any]]:
+    """What does not fit together."""
+    letters = b"ab \xe2"
+    stops = np.array([1, 4])
+    counts = np.array([1, 1])
+    right = [letters, stops, counts, lower_letters(), 8]
+
+    def changed(place: int, value: Any) -> list[Any]:
+        return [*right[:place], value, *right[place + 1 :]]
+
+    return [
+        changed(0, b"ab "),
+        changed(1, np.array([-1, 4])),
+        changed(1, np.array([2, 1])),
+        changed(1, np.array([1, 1 << 62])),
+        changed(1, np.array([1])),
+        changed(1, b"1234567"),
+        changed(2, np.array([1])),
+        changed(2, np.array([1, 2])),
+        changed(2, np.array([3, -1])),
+        changed(2, np.array([1 << 62, 1 << 62, 1 << 62, (1 << 62) + 2])),
+        changed(2, b"1234567"),
+        changed(3, lower_letters()[:-1]),
+        changed(3, b""),
+        changed(4, 0),
+        changed(4, -1),
+        changed(4, (1 << 14) + 1),
+    ]
+
+
+@needs_native
+@pytest.mark.parametrize("operands", wrong_runs())
+def test_letters_that_do_not_fit_are_refused(operands: list[Any]) -> None:
+    """Before anything is read."""
+    with pytest.raises(ValueError, match="do not fit together"):
+        native.letter_runs(*operands)
+
+
+@needs_native
+def test_a_table_of_lower_letters_may_have_any_numbers() -> None:
+    """They go into keys alone."""
+    table = np.full(0x110000, 0xFFFFFFFF, np.uint32)
+    codes, stops = native.letter_runs(b"a \xff", np.array([3]), np.array([1]), table, 9)
+    assert np.frombuffer(stops, np.int64).tolist() == [10]
+    assert len(codes) == 20
+
+
+# Features of windows
+
+
+WINDOWS = st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=9), max_size=4)
+
+
+@given(
+    tokens=st.lists(WELL_FORMED.map(str.encode), min_size=6, max_size=6),
+    windows=WINDOWS.filter(bool),
+    amplitude=st.sampled_from([1, 1000, FEATURE_LIMIT]),
+)
+def test_features_are_rounded_means_within_the_limit(
+    tokens: list[bytes], windows: list[list[int]], amplitude: int
+) -> None:
+    """⌊(2·amplitude·count + n) / 2n⌋, cut off at FEATURE_LIMIT, of the windows' tokens alone."""
+    sketch = WordSketch(WordFeatures(WIDTH, amplitude))
+    runs = runs_of([tokens], sketch)
+    rows = by_token(runs)
+    row = [0, *(token for window in windows for token in window), 5]
+    bounds = np.cumsum([1, *map(len, windows)])
+    made = sketch.window_features(runs, np.array(row, np.int32), bounds)
+    for window, features in zip(windows, made.tolist(), strict=True):
+        counts = [0] * WIDTH
+        for code in (code for token in window for code in rows[token]):
+            counts[code // 2] += 1 if code % 2 else -1
+        n = len(window)
         means = [(2 * amplitude * count + n) // (2 * n) for count in counts]
         assert features == np.clip(means, -FEATURE_LIMIT, FEATURE_LIMIT).tolist()
 
 
-def test_windows_that_leave_tokens_out_count_nothing_of_them() -> None:
-    """Tokens before the first window and after the last belong to none."""
-    ids = np.array([PIECES.index(word) for word in (b"abc", b"hij", b"abc")], np.int32)
-    counts = SKETCH.window_counts(ids, np.array([1, 2])).tolist()
-    assert counts == [counted_by_hand(b"hij")]
-
-
-def test_tokens_that_stand_for_bytes_and_beginnings_of_words_are_spelt_as_they_are_written() -> (
-    None
-):
-    """Sentence pieces, word pieces and byte-level tokens give the same spelling of the same
-    text.
-    """
-
-    def spelt(definition: Mapping[str, object], rows: int) -> list[bytes]:
-        return pieces_of(
-            WordSketch(WordFeatures(), spelling(json.dumps(definition).encode(), rows))
-        )
-
-    byte_level = {
-        "model": {"type": "BPE", "vocab": {"Ġhe": 0, "Ã©": 1}},
-        "decoder": {"type": "ByteLevel"},
-    }
-    word_piece = {
-        "model": {
-            "type": "WordPiece",
-            "vocab": {"he": 0, "##é": 1},
-            "continuing_subword_prefix": "##",
-        }
-    }
-    pieces = {
-        "model": {"type": "Unigram", "vocab": [["▁he", 0], ["é", 0], ["<0x0A>", 0]]}
-    }
-    assert spelt(byte_level, 2) == spelt(word_piece, 2) == [b" he", "é".encode()]
-    assert spelt(pieces, 4) == [b" he", "é".encode(), b"\n", b""]
+# Lower case
 
 
 @pytest.mark.parametrize(
@@ -165,22 +252,6 @@ def test_tokens_that_stand_for_bytes_and_beginnings_of_words_are_spelt_as_they_a
 def test_lower_case_changes_one_letter_for_one(text: str, expected: str) -> None:
     """Two odd letters, and those that are newer than the oldest tables, stay as they are."""
     assert lower_case(text) == expected
-
-
-@pytest.mark.slow
-@given(st.lists(st.text(st.characters()), max_size=3))
-def test_texts_are_read_in_lower_case_by_either_encoder(
-    smollm2: TableEncoder, texts: list[str]
-) -> None:
-    """The compiled one lowers letters as it reads; its ids are those of texts that were lowered
-    before.
-    """
-    fast = shared_tokenizer(smollm2.definition, lower=True)
-    plain = shared_tokenizer(smollm2.definition)
-    fast.make_fast()
-    ids, lengths = fast.encode_many(texts)
-    lowered, sizes = plain.encode_many(list(map(lower_case, texts)))
-    assert (ids.tolist(), lengths.tolist()) == (lowered.tolist(), sizes.tolist())
 
 
 def test_every_letter_has_the_lower_case_of_the_oldest_tables() -> None:
@@ -199,12 +270,3 @@ def test_lower_case_keeps_a_text_s_length_and_is_done_once(text: str) -> None:
     assert len(lower) == len(text)
     assert lower_case(lower) == lower
     assert lower == "".join(map(lower_case, text))
-
-
-@given(TEXTS)
-def test_a_sketch_of_few_tokens_counts_as_that_of_all(texts: list[list[int]]) -> None:
-    """By their places among those that are used."""
-    ids, bounds = in_one_row(texts)
-    used, positions = np.unique(ids, return_inverse=True)
-    counts = SKETCH.of_tokens(used).window_counts(positions.astype(np.int32), bounds)
-    assert counts.tolist() == SKETCH.window_counts(ids, bounds).tolist()
