@@ -18,6 +18,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
 
 from ridgeway.common.base.errors import EncoderError
 from ridgeway.common.base.files import sha256, storable
@@ -129,6 +131,23 @@ class PieceTokenizer:
     @cached_property
     def fingerprint(self) -> str:
         return sha256(*(array.data for array in self.arrays().values()))
+
+    @cached_property
+    def definition(self) -> bytes:
+        """All of it, as encoders and releases keep it."""
+        return save(self.arrays())
+
+    @classmethod
+    def of_definition(cls, definition: bytes) -> PieceTokenizer:
+        """As it was kept. Raises EncoderError for anything else."""
+        try:
+            arrays = load(definition)
+            return cls(**{field.name: arrays[field.name] for field in fields(cls)})
+        except (SafetensorError, KeyError) as error:
+            raise EncoderError(
+                f"the tables of the tokenizer of pieces are corrupt ({error}); get the "
+                "files that they come from again"
+            ) from error
 
     @property
     def rows(self) -> int:

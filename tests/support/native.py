@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
 
-from ridgeway.client.sums import accumulate
+from ridgeway.common.base import machine
 from ridgeway.common.base.machine import native
-from ridgeway.common.routing import token_table
-from ridgeway.common.text import sentence_encoder, unigram, word_sketch
 
 needs_native = pytest.mark.skipif(
     native is None, reason="there is no compiled module here"
@@ -19,14 +18,12 @@ needs_native = pytest.mark.skipif(
 
 @contextmanager
 def without_native() -> Iterator[None]:
-    """While this lasts, the references in Python do all the work."""
+    """While this lasts, the references in Python do all the work, in all modules that were
+    imported before.
+    """
     with pytest.MonkeyPatch.context() as patch:
-        for module in (
-            accumulate,
-            sentence_encoder,
-            token_table,
-            unigram,
-            word_sketch,
-        ):
-            patch.setattr(module, "native", None)
+        for name, module in list(sys.modules.items()):
+            is_user = name.startswith("ridgeway.") and module is not machine
+            if is_user and native and getattr(module, "native", None) is native:
+                patch.setattr(module, "native", None)
         yield
