@@ -74,7 +74,8 @@ typedef struct {
     void *memory;
 } Scratch;
 
-/* Texts, whose vectors go out; or without lengths so many tokens, whose features go out. */
+/* Texts, whose vectors go out; or without lengths so many tokens, whose rows go out: what each says as a text of its own
+   before the dense layers. */
 typedef struct { const int32_t *ids; const int64_t *lengths; int64_t count; void *out; } Job;
 
 struct Variant {
@@ -281,21 +282,30 @@ INLINE void finish(const Network *net, const int32_t *last, int16_t *vector) {
         vector[i] = (int16_t)clip(floor((vector[i] * (double)(NORM << 7) + norm) / (2 * norm)), -LIMIT, LIMIT);
 }
 
-/* Sums over the tokens of texts, whose features were normalised → the vectors of the texts. */
-INLINE void head(const Network *net, Multiply *multiply, Scratch *scratch, int64_t count, const int64_t *lengths,
-                 int16_t *vectors) {
+/* Sums over the tokens of texts, whose features were normalised → the inputs of the dense layers. Without lengths, each text
+   has one token. */
+INLINE void pool(const Network *net, Multiply *multiply, Scratch *scratch, int64_t count, const int64_t *lengths,
+                 const int32_t *sums, int16_t *pooled) {
     const double *gain = net->gain + PROJECTED, *offset = net->gain_offset + PROJECTED;
-    const Layer *layer = net->layer;
-    int16_t *first = scratch->inputs[0], *second = scratch->inputs[1], *third = scratch->inputs[2];
+    int16_t *first = scratch->inputs[0];
     for (int64_t at = 0; at < count; at++) {
-        double tokens = (double)lengths[at], root = scratch->roots[at] = (double)whole_root(lengths[at] << 20);
+        int64_t tokens = lengths ? lengths[at] : 1;
+        double root = scratch->roots[at] = (double)whole_root(tokens << 20);
         for (int32_t i = 0; i < FEATURES; i++) {  /* the sum over √tokens, rounded */
-            double total = scratch->sums[at * FEATURES + i] * gain[i] + tokens * offset[i];
+            double total = sums[at * FEATURES + i] * gain[i] + (double)tokens * offset[i];
             first[at * FEATURES + i] = (int16_t)clip(floor((2 * total + root * 1024) / (root * 2048)), -LARGEST, LARGEST);
         }
     }
+    dense(&net->layer[POOL], multiply, first, count, scratch->roots, NULL, scratch->dense, -LARGEST, pooled);
+}
+
+/* The same sums → the vectors of the texts. */
+INLINE void head(const Network *net, Multiply *multiply, Scratch *scratch, int64_t count, const int64_t *lengths,
+                 int16_t *vectors) {
+    const Layer *layer = net->layer;
+    int16_t *first = scratch->inputs[0], *second = scratch->inputs[1], *third = scratch->inputs[2];
     int32_t *more = scratch->more, *out = scratch->dense;
-    dense(&layer[POOL], multiply, first, count, scratch->roots, NULL, out, -LARGEST, second);
+    pool(net, multiply, scratch, count, lengths, scratch->sums, second);
     dense(&layer[DENSE0], multiply, second, count, NULL, NULL, out, 0, first);
     dense(&layer[SKIP1], multiply, second, count, NULL, NULL, more, 0, third);
     dense(&layer[DENSE1], multiply, first, count, NULL, more, out, 0, second);
@@ -348,11 +358,14 @@ INLINE void read_texts(const Network *net, Multiply *multiply, Scratch *scratch,
 
 INLINE void read_pieces(const Network *net, Multiply *multiply, Scratch *scratch, Job job) {
     int32_t *out = job.out;
-    for (int64_t now; job.count; job.ids += now, job.count -= now, out += now * FEATURES) {
-        now = job.count < scratch->capacity - 2 * GAP ? job.count : scratch->capacity - 2 * GAP;
+    int16_t *pooled = scratch->inputs[1];
+    int64_t most = scratch->capacity - 2 * GAP < HEAD_TEXTS ? scratch->capacity - 2 * GAP : HEAD_TEXTS;
+    for (int64_t now; job.count; job.ids += now, job.count -= now, out += now * WIDTH) {
+        now = job.count < most ? job.count : most;
         int64_t rows = place_gap(scratch, place(net, scratch, job.ids, now, place_gap(scratch, 0)));
         read_rows(net, multiply, scratch, rows, 1);
-        memcpy(out, scratch->features + GAP * FEATURES, sizeof *out * (size_t)(now * FEATURES));
+        pool(net, multiply, scratch, now, NULL, scratch->features + GAP * FEATURES, pooled);
+        for (int64_t i = 0; i < now * WIDTH; i++) out[i] = pooled[i];
     }
 }
 
@@ -463,13 +476,13 @@ static PyObject *read_checked(Network *self, PyObject *ids, PyObject *out, PyObj
         }
         right = right && !tokens && holds(&view[OUT], WIDTH * texts, 2);
         tokens = view[IDS].len / 4;
-    } else right = right && holds(&view[OUT], FEATURES * tokens, 4);
+    } else right = right && holds(&view[OUT], WIDTH * tokens, 4);
     for (int64_t i = 0; right && i < tokens; i++)
         right = job.ids[i] >= 0 && job.ids[i] < self->view[TABLE].len / WIDTH;
     if (!right) { PyErr_Format(PyExc_ValueError, MISFIT); goto end; }
     int64_t rows = tokens + GAP * (texts + 2), least = longest + 2 * GAP;
     if (rows > BATCH_ROWS) rows = least > BATCH_ROWS ? least : BATCH_ROWS;
-    if (!make_scratch(&scratch, rows, texts)) { PyErr_NoMemory(); goto end; }
+    if (!make_scratch(&scratch, rows, given_lengths ? texts : tokens)) { PyErr_NoMemory(); goto end; }
     Py_BEGIN_ALLOW_THREADS
     self->variant->read(self, &scratch, job);
     Py_END_ALLOW_THREADS
@@ -486,7 +499,7 @@ static PyObject *vectors(Network *self, PyObject *args) {
     return PyArg_ParseTuple(args, "OOO", &ids, &lengths, &out) ? read_checked(self, ids, out, lengths) : NULL;
 }
 
-/* pieces(ids, out): int32 and, to be filled, int32: the normalised features of each token, read alone. */
+/* pieces(ids, out): int32 and, to be filled, int32: what goes into the dense layers of each token, read alone. */
 static PyObject *pieces(Network *self, PyObject *args) {
     PyObject *ids, *out;
     return PyArg_ParseTuple(args, "OO", &ids, &out) ? read_checked(self, ids, out, NULL) : NULL;
@@ -585,7 +598,7 @@ static PyObject *variant_of(Network *self, void *Py_UNUSED(closure)) { return Py
 
 static PyMethodDef methods[] = {
     {"vectors", (PyCFunction)vectors, METH_VARARGS, "Fill the sentence vector of each text."},
-    {"pieces", (PyCFunction)pieces, METH_VARARGS, "Fill the normalised features of each token, read alone."},
+    {"pieces", (PyCFunction)pieces, METH_VARARGS, "Fill what goes into the dense layers of each token, read alone."},
     {NULL, NULL, 0, NULL},
 };
 static PyGetSetDef getters[] = {{"variant", (getter)variant_of, NULL, "Of the products.", NULL}, {NULL, NULL, NULL, NULL, NULL}};

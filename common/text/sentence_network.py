@@ -175,9 +175,13 @@ class SentenceNetwork:
         sums = self._sums(unit, lengths)
         return self._head(sums, self._array(lengths[:, None].astype(np.float64)))
 
-    def piece_features(self, ids: Ids) -> Any:
-        """The normalised features of tokens, each read alone, with UNIT_BITS after the point."""
-        return self._normalised(self._features(ids, np.ones(len(ids), np.int64)))
+    def piece_rows(self, ids: Ids) -> Any:
+        """What goes into the dense layers of tokens, each read alone: N×SENTENCE_WIDTH, with
+        HEAD_BITS after the point.
+        """
+        lengths = np.ones(len(ids), np.int64)
+        unit = self._normalised(self._features(ids, lengths))
+        return self._pooled(unit, self._array(lengths[:, None].astype(np.float64)))
 
     def _features(self, ids: Ids, lengths: Integers) -> Any:
         """The features of tokens, whose rows have gaps between texts on the way."""
@@ -220,13 +224,7 @@ class SentenceNetwork:
     def _head(self, sums: Any, lengths: Any) -> Any:
         """Sums over texts of normalised features → the vectors of the texts."""
         floor = self._xp.floor
-        root = self._root(lengths * (1 << 2 * ROOT_BITS))
-        # the sum over √length, rounded
-        gain, offset = self._pool_gains
-        total = sums * gain + lengths * offset
-        unit = root * (1 << ROOT_BITS)
-        pooled = floor((2 * total + unit) / (2 * unit))
-        mean = _activation(self._scaled("pool", _activation(pooled), root))
+        mean = self._pooled(sums, lengths)
         first = _activation(self._scaled("dense0", mean).clip(0))
         second = self._scaled("skip1", mean) + self._scaled("dense1", first)
         second = _activation(second.clip(0))
@@ -238,6 +236,16 @@ class SentenceNetwork:
         norm = self._root((bent * bent).sum(1)[:, None] * (1 << 2 * NORM_BITS))
         rounded = floor((bent * (2 * SENTENCE_NORM << NORM_BITS) + norm) / (2 * norm))
         return rounded.clip(-FEATURE_LIMIT, FEATURE_LIMIT)
+
+    def _pooled(self, sums: Any, lengths: Any) -> Any:
+        """Sums over texts of normalised features → what goes into the dense layers."""
+        root = self._root(lengths * (1 << 2 * ROOT_BITS))
+        # the sum over √length, rounded
+        gain, offset = self._pool_gains
+        total = sums * gain + lengths * offset
+        unit = root * (1 << ROOT_BITS)
+        pooled = self._xp.floor((2 * total + unit) / (2 * unit))
+        return _activation(self._scaled("pool", _activation(pooled), root))
 
     def _scaled(self, layer: str, inputs: Any, times: Any = 1) -> Any:
         """Rounded products with a layer's weights."""

@@ -203,10 +203,10 @@ def _sentence_networks(native: ModuleType) -> list[tuple[Any, Any]]:
 
 
 def _random_sentences(compiled: Any, reference: Any, chance: random.Random) -> None:
-    """Texts of any ids and lengths: they are refused, or get numpy's vectors and features."""
+    """Texts of any ids and lengths: they are refused, or get numpy's vectors and rows."""
     import numpy as np
 
-    from ridgeway.common.text.sentence_network import FEATURES, SENTENCE_WIDTH
+    from ridgeway.common.text.sentence_network import SENTENCE_WIDTH
     from tests.support.sentence_networks import PIECES
 
     rolls = np.random.default_rng(chance.randrange(1 << 32))
@@ -223,11 +223,11 @@ def _random_sentences(compiled: Any, reference: Any, chance: random.Random) -> N
         compiled.vectors(ids, lengths, vectors)
         if len(lengths):
             assert np.array_equal(vectors, reference.vectors(ids, lengths))
-    features = np.zeros((len(ids) + chance.choice((0, wrong)), FEATURES), np.int32)
+    rows = np.zeros((len(ids) + chance.choice((0, wrong)), SENTENCE_WIDTH), np.int32)
     with contextlib.suppress(ValueError):
-        compiled.pieces(ids, features)
+        compiled.pieces(ids, rows)
         if len(ids):
-            assert np.array_equal(features, reference.piece_features(ids))
+            assert np.array_equal(rows, reference.piece_rows(ids))
 
 
 def _random_pieces(module: ModuleType, chance: random.Random) -> None:

@@ -75,7 +75,7 @@ def vectors(
 
 
 def pieces(made: Any, ids: NDArray[np.int32]) -> NDArray[np.int32]:
-    out = np.full((len(ids), FEATURES), -1, np.int32)
+    out = np.full((len(ids), SENTENCE_WIDTH), -1, np.int32)
     made.pieces(ids, out)
     return out
 
@@ -92,14 +92,33 @@ def test_vectors_are_those_of_numpy(variant: str, numbers: SentenceWeights) -> N
         assert (encoder_of(numbers)._vectors(ids, lengths) == made).all()
 
 
-def test_features_of_pieces_are_those_of_numpy(
+def test_rows_of_pieces_are_those_of_numpy(
     variant: str, numbers: SentenceWeights
 ) -> None:
     """Each token is read as if it were a text; the compiled module leaves out what is zero."""
     ids = ids_of(PIECES + 30)
     made = pieces(compiled(numbers, variant), ids)
     with without_native():
-        assert (encoder_of(numbers).piece_features(ids) == made).all()
+        assert (encoder_of(numbers).piece_rows(ids) == made).all()
+
+
+def test_a_piece_s_row_is_what_the_dense_layers_read_of_it_as_a_text(
+    variant: str, numbers: SentenceWeights, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bit for bit, as vectors of texts of one token are made."""
+    ids = ids_of(30)
+    made = pieces(compiled(numbers, variant), ids)
+    read: list[NDArray[np.float64]] = []
+    network = encoder_of(numbers)._network
+    pooled = network._pooled
+
+    def noted(*operands: Any) -> Any:
+        read.append(pooled(*operands))
+        return read[-1]
+
+    monkeypatch.setattr(network, "_pooled", noted)
+    network.vectors(ids, np.ones(len(ids), np.int64))
+    assert np.array_equal(np.concatenate(read), made)
 
 
 def test_a_vector_depends_on_its_text_alone(variant: str) -> None:
@@ -119,7 +138,7 @@ def test_a_vector_depends_on_its_text_alone(variant: str) -> None:
 def test_nothing_is_read_of_no_texts(variant: str) -> None:
     made = compiled(network("usual"), variant)
     assert vectors(made, ids_of(0), np.zeros(0, np.int64)).shape == (0, SENTENCE_WIDTH)
-    assert pieces(made, ids_of(0)).shape == (0, FEATURES)
+    assert pieces(made, ids_of(0)).shape == (0, SENTENCE_WIDTH)
 
 
 def test_one_network_serves_many_threads(variant: str) -> None:
@@ -140,12 +159,12 @@ def test_threads_change_no_bit(threads: int, monkeypatch: pytest.MonkeyPatch) ->
     encoder = encoder_of(network("usual"))
     lengths = np.array([*LENGTHS, *LENGTHS], np.int64)
     ids = ids_of(lengths.sum())
-    expected = encoder.vectors(ids, lengths), encoder.piece_features(ids)
+    expected = encoder.vectors(ids, lengths), encoder.piece_rows(ids)
     started = counted_threads(monkeypatch)
     monkeypatch.setattr(sentence_encoder, "cores", lambda: threads)
     monkeypatch.setattr(sentence_encoder, "BATCH_TOKENS", 300)
     assert (encoder.vectors(ids, lengths) == expected[0]).all()
-    assert (encoder.piece_features(ids) == expected[1]).all()
+    assert (encoder.piece_rows(ids) == expected[1]).all()
     assert started == ([] if threads == 1 else [threads, threads])
 
 
@@ -330,7 +349,7 @@ def test_buffers_of_another_kind_are_refused() -> None:
     made = compiled(network("usual"))
     ids, lengths = ids_of(2), np.array([2])
     out = np.zeros((1, SENTENCE_WIDTH), np.int16)
-    features = np.zeros((2, FEATURES), np.int32)
+    rows = np.zeros((2, SENTENCE_WIDTH), np.int32)
     for operands in (
         (ids.astype(np.int64), lengths, out),
         (ids, lengths.astype(np.int32), out),
@@ -339,17 +358,18 @@ def test_buffers_of_another_kind_are_refused() -> None:
         with pytest.raises(ValueError, match="do not fit together"):
             made.vectors(*operands)
     for others in (
-        (ids.astype(np.int64), features),
-        (ids, features[:1]),
-        (ids, features.astype(np.int16)),
-        (np.array([5, PIECES], np.int32), features),
-        (np.array([-1, 5], np.int32), features),
+        (ids.astype(np.int64), rows),
+        (ids, rows[:1]),
+        (ids, np.zeros((2, FEATURES), np.int32)),
+        (ids, rows.astype(np.int16)),
+        (np.array([5, PIECES], np.int32), rows),
+        (np.array([-1, 5], np.int32), rows),
     ):
         with pytest.raises(ValueError, match="do not fit together"):
             made.pieces(*others)
-    assert not features.any()
-    features.flags.writeable = False
+    assert not rows.any()
+    rows.flags.writeable = False
     with pytest.raises(ValueError, match="read-only"):
-        made.pieces(ids, features)
+        made.pieces(ids, rows)
     with pytest.raises((BufferError, ValueError), match="contiguous"):
         made.vectors(ids_of(4)[::2], lengths, out)
