@@ -65,7 +65,6 @@ LONGEST = (
     "coordinator/round/test_rounds_under_faults.py",
     "coordinator/deploy/test_fleet_proxy.py",
     "end_to_end/test_serve_page.py",
-    "common/text/test_fast_bpe.py",
     "client/round/test_session_store.py",
 )
 """The files that take longest, longest first: what begins late is short, so that workers end
