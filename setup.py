@@ -12,8 +12,8 @@ from setuptools import Extension, setup
 HERE = Path(__file__).resolve().parent
 FOLDERS = ("client", "common", "coordinator", "serving", "simulations")
 NATIVE = "ridgeway/common/native"
-SOURCES = ("module", "byte_bpe", "letter_runs", "row_means", "sentences", "token_sums", "unigram")
-HEADERS = ("native", "runs", "word_patterns")
+SOURCES = ("module", "letter_runs", "row_means", "sentences", "token_sums", "unigram")
+HEADERS = ("native", "runs")
 
 
 def absolute(links: str, home: str) -> str:

@@ -6,23 +6,6 @@ from typing_extensions import Buffer
 
 Numbers = Buffer | NDArray[Any]
 
-class Encoder:
-    def __new__(
-        cls,
-        pattern: int,
-        classes: bytes,
-        byte_ids: bytes,
-        merges: bytes,
-        words: bytes,
-        word_bytes: bytes,
-        added: bytes,
-        added_bytes: bytes,
-        /,
-    ) -> Encoder: ...
-    def encode_many(
-        self, texts: Sequence[str], table: Numbers = ..., /
-    ) -> tuple[bytearray, bytearray]: ...
-
 class SentenceNetwork:
     def __new__(
         cls,

@@ -10,8 +10,7 @@ static int add(PyObject *module, const char *name, PyObject *type) {
 }
 
 static int fill(PyObject *module) {
-    return add(module, "Encoder", encoder_type()) || add(module, "SentenceNetwork", sentence_network_type()) ||
-           add(module, "Unigram", unigram_type()) ? -1 : 0;
+    return add(module, "SentenceNetwork", sentence_network_type()) || add(module, "Unigram", unigram_type()) ? -1 : 0;
 }
 
 static PyMethodDef functions[] = {

@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-PyObject *encoder_type(void);
 PyObject *letter_runs(PyObject *module, PyObject *args);
 PyObject *unigram_type(void);
 PyObject *row_means(PyObject *module, PyObject *args);

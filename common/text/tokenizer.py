@@ -1,17 +1,12 @@
-"""Text → token ids, without special tokens, truncation or padding.
-
-The tokenizers library says what the ids of a text are; where a compiled encoder is known to give
-the same, it does the work.
-"""
+"""Text → token ids by the tokenizers library, without special tokens, truncation or padding."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, lru_cache
 from itertools import chain
 from operator import attrgetter
-from threading import Lock
 from typing import Any
 from unicodedata import combining, east_asian_width
 
@@ -21,16 +16,11 @@ from tokenizers import Tokenizer as Backend
 
 from ridgeway.common.base.errors import EncoderError
 from ridgeway.common.base.files import storable
-from ridgeway.common.text.characters import lower_case, lower_letters
-from ridgeway.common.text.fast_bpe import EncoderTables, FastEncoder, fast_encoder
 
 Ids = NDArray[np.int32]
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
-
-CHARACTERS_BEFORE_FAST = 1 << 16
-"""The library takes about as long for so much text as the compiled encoder takes to make."""
 
 
 def plain_definition(raw: bytes) -> bytes:
@@ -57,44 +47,22 @@ def plain_definition(raw: bytes) -> bytes:
 class Tokenizer:
     """A tokenizer made from its definition. Special tokens that stand in a text are dropped, never
     counted.
-
-    lower:  whether texts are read in lower case.
-    tables: those of another process's compiled encoder of the same definition, which is then read
-            once it is needed.
     """
 
-    def __init__(
-        self,
-        definition: bytes,
-        *,
-        lower: bool = False,
-        tables: EncoderTables | None = None,
-    ) -> None:
+    def __init__(self, definition: bytes) -> None:
         self._definition = definition
-        self.lower = lower
-        self._fast = FastEncoder(tables) if tables else None
-        self._decided = tables is not None
-        self._deciding = Lock()
-        self._characters = 0
-        if tables is None:
-            _ = self._backend  # a definition that cannot be used is told of at once
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """A copy in another process is made anew, from the definition."""
-        definition = self._definition or self._backend.to_str().encode()
-        return partial(Tokenizer, lower=self.lower), (definition,)
-
-    @cached_property
-    def _backend(self) -> Backend:
         try:
-            backend = Backend.from_str(self._definition.decode())
+            self._backend = Backend.from_str(definition.decode())
         except Exception as error:  # the library raises bare Exception
             raise EncoderError(
                 f"the tokenizer definition is invalid: {error}"
             ) from error
-        backend.no_truncation()
-        backend.no_padding()
-        return backend
+        self._backend.no_truncation()
+        self._backend.no_padding()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy in another process is made anew, from the definition."""
+        return Tokenizer, (self._definition,)
 
     @cached_property
     def _special(self) -> Flags:
@@ -107,22 +75,6 @@ class Tokenizer:
         chosen = np.zeros(max(special, default=-1) + 2, dtype=bool)
         chosen[special] = True
         return chosen
-
-    @property
-    def tables(self) -> EncoderTables | None:
-        """What the compiled encoder is made of, if there is one."""
-        return self._fast.tables if self.make_fast() and self._fast else None
-
-    def make_fast(self) -> bool:
-        """Make the compiled encoder, if there is one and it was not made yet; whether it does the
-        work from now on.
-        """
-        with self._deciding:
-            if not self._decided:
-                self._fast = fast_encoder(self._definition, self._backend)
-                self._decided = True
-                self._definition = b""
-        return self._fast is not None
 
     @cached_property
     def rows(self) -> int:
@@ -155,38 +107,48 @@ class Tokenizer:
 
     def encode_many(self, texts: Sequence[str]) -> tuple[Ids, Integers]:
         """The ids of many texts in one row, and the number of ids of each text."""
-        if not self._decided:
-            self._characters += sum(map(len, texts))
-            if self._characters >= CHARACTERS_BEFORE_FAST:
-                self.make_fast()
-        if self.lower and self._fast and not self._fast.only_nfc:
-            return self._fast.encode_many(texts, lower_letters())
-        if self.lower:
-            texts = [lower_case(text) for text in texts]
-        if self._fast is None:
-            return self._by_the_library(texts)
-        if self._fast.knows(texts):
-            return self._fast.encode_many(texts)
-        if len(texts) == 1:
-            return self._by_the_library(texts)
-        rows = [self.encode(text) for text in texts]
-        return np.concatenate(rows), np.array([len(ids) for ids in rows])
-
-    def _by_the_library(self, texts: Sequence[str]) -> tuple[Ids, Integers]:
-        """The same by the tokenizers library, whose ids are the right ones by definition."""
         # the library has no lone surrogates
         encodings = self._backend.encode_batch_fast(
             [storable(text) for text in texts], add_special_tokens=False
         )
+        ids, lengths, _ = self._ids_of(encodings)
+        return ids, lengths
+
+    def encode_with_ends(self, texts: Sequence[str]) -> tuple[Ids, Integers, Integers]:
+        """The same, and the bytes of its text, in UTF-8, before which the part of each id ends.
+
+        Each part begins where the one before it ends: none ends before that, and the last one where
+        its text does.
+        """
+        plain = [storable(text) for text in texts]
+        encodings = self._backend.encode_batch(plain, add_special_tokens=False)
+        ids, lengths, kept = self._ids_of(encodings)
+        stops = (stop for encoding in encodings for _, stop in encoding.offsets)
+        ends = np.fromiter(stops, dtype=np.int64, count=len(kept))[kept]
+        # characters become bytes: where each begins, those of all texts in one row
+        raw = np.frombuffer("".join(plain).encode(), np.uint8)
+        begins = np.append(np.flatnonzero((raw & 0xC0) != 0x80), len(raw))
+        characters = np.array(list(map(len, plain)), np.int64)
+        stops_of_texts = np.cumsum(characters)
+        firsts = np.repeat(stops_of_texts - characters, lengths)
+        text_stops = begins[stops_of_texts]
+        sizes = np.diff(text_stops, prepend=0)
+        ends = begins[firsts + ends] - begins[firsts]
+        return ids, lengths, rising_ends(ends, lengths, sizes)
+
+    def _ids_of(self, encodings: Sequence[Any]) -> tuple[Ids, Integers, Flags]:
+        """The ids in one row that are not special, how many each text has, and which of all they
+        are.
+        """
         lengths = np.fromiter(map(len, encodings), dtype=np.int64, count=len(encodings))
         numbers = chain.from_iterable(map(attrgetter("ids"), encodings))
         ids = np.fromiter(numbers, dtype=np.int32, count=int(lengths.sum()))
-        dropped = self._is_special(ids)
-        if dropped.any():
+        kept = ~self._is_special(ids)
+        if not kept.all():
             owners = np.repeat(np.arange(len(encodings)), lengths)
-            lengths = lengths - np.bincount(owners[dropped], minlength=len(encodings))
-            ids = ids[~dropped]
-        return ids, lengths
+            lengths = np.bincount(owners[kept], minlength=len(encodings))
+            ids = ids[kept]
+        return ids, lengths, kept
 
     def pieces(self, text: str) -> list[tuple[int, str]]:
         """Each id with the piece of text that it stands for."""
@@ -202,8 +164,7 @@ class Tokenizer:
 
     def _spans(self, text: str) -> list[tuple[int, int, int]]:
         """Each id, and where the piece of text begins and ends that it stands for."""
-        read = lower_case(text) if self.lower else text
-        encoding = self._backend.encode(read, add_special_tokens=False)
+        encoding = self._backend.encode(text, add_special_tokens=False)
         ids = np.array(encoding.ids, dtype=np.int32)
         dropped = self._is_special(ids)
         spans = zip(encoding.ids, encoding.offsets, dropped, strict=True)
@@ -255,9 +216,24 @@ def first_tokens(ids: Ids, lengths: Integers, limit: int) -> tuple[Ids, Integers
     return ids[positions < limit], np.minimum(lengths, limit)
 
 
+def rising_ends(ends: Integers, lengths: Integers, sizes: Integers) -> Integers:
+    """Where the parts of texts end so that each begins where the one before it ends: none ends
+    before that, and the last one with its text.
+
+    ends:    of the ids of all texts in one row, each within its text.
+    lengths: how many ids each text has.
+    sizes:   where each text ends.
+    """
+    firsts = np.repeat(np.cumsum(sizes) - sizes, lengths)
+    rising = np.maximum.accumulate(firsts + ends) - firsts
+    filled = lengths > 0
+    rising[np.cumsum(lengths)[filled] - 1] = sizes[filled]
+    return rising
+
+
 @lru_cache(maxsize=4)
-def shared_tokenizer(definition: bytes, *, lower: bool = False) -> Tokenizer:
+def shared_tokenizer(definition: bytes) -> Tokenizer:
     """The tokenizer of a definition; made once a process, since that takes longer than most of what
     it is used for.
     """
-    return Tokenizer(definition, lower=lower)
+    return Tokenizer(definition)

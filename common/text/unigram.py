@@ -29,6 +29,7 @@ from ridgeway.common.text.tokenizer import (
     Ids,
     Integers,
     first_tokens,
+    rising_ends,
     whole_words,
 )
 
@@ -207,6 +208,18 @@ class PieceTokenizer:
             np.cumsum(list(map(len, parts)), dtype=np.int64),
         )
 
+    def encode_with_ends(self, texts: Sequence[str]) -> tuple[Ids, Integers, Integers]:
+        """The ids and numbers of ids of texts, and the bytes of its text, in UTF-8, before which
+        the part of each id ends.
+
+        Each part begins where the one before it ends: none ends before that, and the last one where
+        its text does.
+        """
+        plain = _plain(texts)
+        ids, lengths, bounds = self._byte_spans(plain)
+        sizes = np.array([len(text.encode()) for text in plain], np.int64)
+        return ids, lengths, rising_ends(bounds[:, 1], lengths, sizes)
+
     def normalise_many(self, texts: Sequence[str]) -> tuple[bytes, Integers]:
         """The normalised texts in UTF-8, all in one row, and how many bytes each has."""
         if native is not None:
@@ -230,7 +243,7 @@ class PieceTokenizer:
     def _spans(self, text: str) -> list[tuple[int, int, int]]:
         """Each id, and where the piece of the text begins and ends that it stands for."""
         raw = text.encode()
-        ids, bounds = self._byte_spans(raw, text)
+        ids, _, bounds = self._byte_spans([text])
         # how many characters begin before each byte
         firsts = (np.frombuffer(raw, np.uint8) & 0xC0) != 0x80
         characters = np.append(0, np.cumsum(firsts))[bounds]
@@ -244,17 +257,26 @@ class PieceTokenizer:
             )
         ]
 
-    def _byte_spans(self, raw: bytes, text: str) -> tuple[Ids, Integers]:
+    def _byte_spans(self, texts: Sequence[str]) -> tuple[Ids, Integers, Integers]:
+        """The ids and numbers of ids of texts, and where in its text's UTF-8 each id begins and
+        ends.
+        """
         if native is not None:
-            ids, _, spans = self._compiled.spans([text])
-            bounds = np.frombuffer(spans, np.uint32).reshape(-1, 2)
-            return np.frombuffer(ids, np.int32), bounds.astype(np.int64)
-        normalised = self._normalised(raw)
-        pieces = _joined(self._segmented(normalised.letters))
-        origins = normalised.origins
-        spans = [(origins[start][0], origins[stop - 1][1]) for _, start, stop in pieces]
-        ids = np.array([piece.number for piece in pieces], np.int32)
-        return ids, np.array(spans, np.int64).reshape(-1, 2)
+            made = self._compiled.spans(texts)
+            ids, lengths, spans = map(np.frombuffer, made, (np.int32, np.int64, "u4"))
+            return ids, lengths, spans.reshape(-1, 2).astype(np.int64)
+        rows = []
+        for letters, origins, _ in map(self._normalised, _in_bytes(texts)):
+            rows.append(
+                [
+                    (number, origins[start][0], origins[stop - 1][1])
+                    for number, start, stop in _joined(self._segmented(letters))
+                ]
+            )
+        row = [span for spans in rows for span in spans]
+        bounds = np.array([bounds for _, *bounds in row], np.int64).reshape(-1, 2)
+        lengths = np.array(list(map(len, rows)), np.int64)
+        return np.array([number for number, *_ in row], np.int32), lengths, bounds
 
     @cached_property
     def _compiled(self) -> Any:

@@ -79,9 +79,9 @@ class WordSketch:
             )
             codes, run_stops = map(np.frombuffer, made, (np.uint16, np.int64))
             return Runs(codes, run_stops)
-        return self._runs(letters, stops, lengths)
+        return self.reference(letters, stops, lengths)
 
-    def _runs(self, letters: Letters, stops: Integers, lengths: Integers) -> Runs:
+    def reference(self, letters: Letters, stops: Integers, lengths: Integers) -> Runs:
         """The same by numpy."""
         if not len(stops):
             return Runs(np.zeros(0, np.uint16), np.zeros(0, np.int64))

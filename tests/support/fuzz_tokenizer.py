@@ -1,12 +1,10 @@
 """Fuzzes the compiled module under AddressSanitizer and UBSan: `make fuzz`, or `--seconds 600` for
 longer.
 
-Builds it with the sanitizers, then starts a Python with their library and gives the tokenizer
-random tables, every character in every context, and random texts, and the sums and the sentence
-network random numbers and lengths: nothing may crash, ids must be the tokenizers library's, or
-those that Python gives for the tokenizer of pieces, and sums and sentence vectors numpy's. What is
-found in texts belongs into FRAGMENTS of tests/support/tokenizer_definitions.py, which the tests
-then try for ever after.
+Builds it with the sanitizers, then starts a Python with their library and gives the tokenizer of
+pieces random tables and texts, the runs of letters random bytes, and the sums and the sentence
+network random numbers and lengths: nothing may crash, ids, letters and runs must be those that
+Python gives, and sums and sentence vectors numpy's.
 """
 
 from __future__ import annotations
@@ -89,97 +87,23 @@ def load(folder: Path) -> ModuleType:
 
 
 def fuzz(folder: Path, seconds: float, seed: int) -> int:
-    """Try for a while; 1 if ids differ. A crash ends the process."""
+    """Try for a while. A crash ends the process, and so does what differs."""
     native = load(folder)
-    from ridgeway.common.text.tokenizer import Tokenizer
-    from tests.support.tokenizer_definitions import (
-        FRAGMENTS,
-        PATTERNS,
-        definition,
-        every_character,
-    )
-
-    forms: list[dict[str, Any]] = [
-        {"pattern": pattern, "whole_words": whole}
-        for pattern in PATTERNS
-        for whole in (False, True)
-    ]
-    forms.append({"pattern": "qwen2", "nfc": True})
-    made = [Tokenizer(definition(**form)) for form in forms]
-    assert all(tokenizer.make_fast() for tokenizer in made)
-    chance, until, tried = random.Random(seed), time.monotonic() + seconds, 0
+    chance = random.Random(seed)
+    until = time.monotonic() + seconds
+    rounds = 0
     networks = _sentence_networks(native)
-    every = list(every_character())
-    chance.shuffle(every)
     while time.monotonic() < until:
-        _random_tables(native, chance)
+        rounds += 1
         for _ in range(5):
             _random_pieces(native, chance)
-        for _ in range(40):
+        for _ in range(20):
+            _random_runs(native, chance)
+            _random_windows(native, chance)
             _random_sums(native, chance)
         _random_sentences(*chance.choice(networks), chance)
-        texts = [every.pop() for _ in range(min(len(every), 8))]
-        texts += [
-            "".join(chance.choices(FRAGMENTS, k=chance.randrange(40)))
-            for _ in range(40)
-        ]
-        texts += [
-            "".join(map(chr, chance.choices(range(0xD800), k=chance.randrange(60))))
-            for _ in range(20)
-        ]
-        tokenizer = chance.choice(made)
-        for text in texts:
-            tried += 1
-            if (
-                tokenizer.encode(text).tolist()
-                != tokenizer._by_the_library([text])[0].tolist()
-            ):
-                print(f"other ids by {forms[made.index(tokenizer)]} for {text!r}")
-                return 1
-    print(
-        f"fuzzed: {tried:,} texts and as many tables, seed {seed}: no crash, "
-        "and all ids the library's"
-    )
+    print(f"fuzzed: {rounds:,} rounds, seed {seed}: no crash, and nothing differs")
     return 0
-
-
-def _random_tables(module: ModuleType, chance: random.Random) -> None:
-    """Tables of any content: they are refused, or an encoder comes of them that writes nothing out
-    of bounds.
-    """
-    import numpy as np
-
-    def numbers(count: int, most: int) -> bytes:
-        return np.array(
-            [chance.choice((chance.randrange(most), 0xFFFFFFFF)) for _ in range(count)],
-            np.uint32,
-        ).tobytes()
-
-    pattern = chance.randrange(5)
-    classes = bytes(
-        chance.choices([1 << index for index in range(7 if pattern == 4 else 4)], k=64)
-    ) * (0x110000 // 64)
-    tables: list[Any] = [
-        pattern,
-        classes,
-        numbers(256, 300),
-        numbers(3 * chance.randrange(60), 300),
-    ]
-    for _ in range(2):
-        blob = chance.randbytes(chance.randrange(40))
-        tables += [numbers(3 * chance.randrange(6), 20), blob]
-    try:
-        encoder = module.Encoder(*tables)
-    except ValueError:
-        return
-    texts = ["".join(map(chr, chance.choices(range(0x2100), k=50))) for _ in range(5)]
-    encoder.encode_many(texts)
-    encoder.encode_many(
-        texts,
-        np.frombuffer(
-            numbers(chance.randrange(0x900), chance.choice((0x80, 0x110000))), np.uint8
-        ),
-    )
 
 
 def _sentence_networks(native: ModuleType) -> list[tuple[Any, Any]]:
@@ -295,73 +219,101 @@ def _random_pieces(module: ModuleType, chance: random.Random) -> None:
         assert starts[-1] == len(letters)
 
 
-def _random_sums(native: ModuleType, chance: random.Random) -> None:
-    """Buffers of any lengths and values: they are refused, or sums come of them that are
+def _random_runs(native: ModuleType, chance: random.Random) -> None:
+    """Bytes, stops and counts of any kind: they are refused, or runs come of them that are
     numpy's.
     """
     import numpy as np
 
     from ridgeway.common.base.settings import WordFeatures
-    from ridgeway.common.text.word_sketch import Spelling, WordSketch
+    from ridgeway.common.text.characters import lower_letters
+    from ridgeway.common.text.word_sketch import WordSketch
 
     rolls = np.random.default_rng(chance.randrange(1 << 32))
-    rows, width, ids = (
-        chance.randrange(1, 5),
-        chance.randrange(1, 60),
-        chance.randrange(0, 40),
-    )
     wrong = chance.choice((0, 0, 1))
-    table = rolls.integers(-4096 - wrong, 4097 + wrong, (rows, width)).astype(np.int16)
-    numbers = rolls.integers(-wrong, rows + wrong, ids).astype(np.int32)
-    bounds = np.unique(np.array([0, *rolls.integers(0, ids + 1 + wrong, 4), ids]))
-    counts, given = np.diff(bounds), max(1, width + chance.choice((0, 0, 0, -1, 1)))
-    means = np.zeros((len(bounds) - 1, width), dtype=np.int16)
+    parts = [b"aB", b" ", b"\n", "é日😀".encode(), b"\xed\xa0\x80", rolls.bytes(3)]
+    raw = b"".join(chance.choices(parts, k=chance.randrange(12)))
+    # a copy of its own, so that the sanitizer sees where it ends
+    letters = np.frombuffer(bytes(raw), np.uint8).copy()
+    tokens = chance.randrange(9)
+    stops = rolls.integers(-wrong, len(letters) + 1 + wrong, tokens)
+    if chance.random() < 0.9:
+        stops.sort()
+    bounds = np.sort(rolls.integers(0, tokens + 1, chance.randrange(1, 4)))
+    bounds[-1] = tokens + chance.choice((0, wrong))
+    counts = np.diff(bounds, prepend=0)
+    width = chance.choice((1, 5, 768, 1 << 14, (1 << 14) + wrong, 1 - wrong))
     with contextlib.suppress(ValueError):
-        native.row_means(table, given, numbers, bounds, means)
-        if given == width and not wrong:
-            sums = (
-                np.add.reduceat(table[numbers].astype(np.int64), bounds[:-1], axis=0)
-                if ids
-                else means
-            )
-            assert np.array_equal(
-                means, (2 * sums + counts[:, None]) // (2 * counts[:, None])
-            )
+        made = native.letter_runs(letters, stops, counts, lower_letters(), width)
+        expected = WordSketch(WordFeatures(width)).reference(letters, stops, counts)
+        assert made == tuple(array.tobytes() for array in expected)
+
+
+def _random_windows(native: ModuleType, chance: random.Random) -> None:
+    """Windows of any ids and runs: they are refused, or means come of them that are numpy's."""
+    import numpy as np
+
+    from ridgeway.common.base.settings import WordFeatures
+    from ridgeway.common.text.word_sketch import Runs, WordSketch
+
+    rolls = np.random.default_rng(chance.randrange(1 << 32))
+    wrong = chance.choice((0, 0, 1))
+    rows, width, tokens = chance.randrange(1, 5), chance.randrange(1, 60), 6
+    words = chance.randrange(1, 9)
+    count = chance.randrange(1, 40)
+    table = rolls.integers(-4096, 4097, (rows, width)).astype(np.int16)
+    ids = rolls.integers(-wrong, rows + wrong, count).astype(np.int32)
+    positions = rolls.integers(-wrong, tokens + wrong, count).astype(np.int32)
+    bounds = np.unique([0, *rolls.integers(0, count + 1 + wrong, 4), count])
+    runs = _any_runs(rolls, tokens, words, wrong)
+    means = np.zeros((len(bounds) - 1, width + words), np.int16)
     with contextlib.suppress(ValueError):
-        sums_found = native.token_sums(numbers, counts, table.astype(np.int32), given)
-        if given == width and ids:
-            expected = np.add.reduceat(
-                table[numbers].astype(np.int64), bounds[:-1], axis=0
-            )
-            assert sums_found == expected.tobytes()
-    buckets = rolls.integers(-9, 10, (chance.randrange(4), width)).astype(np.int32)
-    letters = rolls.choice(
-        np.frombuffer(b"ab9 .\xc3\xa9", dtype=np.uint8), chance.randrange(30)
-    )
-    starts = np.sort(
-        rolls.integers(
-            -wrong, len(letters) + 1 + wrong, rows + 1 + chance.choice((0, 0, 0, wrong))
-        )
-    )
-    shortest, longest = chance.randrange(2 - wrong, 4), chance.randrange(3, 6 + wrong)
+        operands = table, width, ids, bounds, means, positions, *runs, words, 900
+        native.row_means(*operands)
+        counts = np.diff(bounds)[:, None]
+        sums = np.add.reduceat(table[ids].astype(np.int64), bounds[:-1], axis=0)
+        assert np.array_equal(means[:, :width], (2 * sums + counts) // (2 * counts))
+        sketch = WordSketch(WordFeatures(words, 900))
+        features = sketch.window_features(Runs(*runs), positions, bounds)
+        assert np.array_equal(means[:, width:], features)
+
+
+def _random_sums(native: ModuleType, chance: random.Random) -> None:
+    """Texts of any ids and runs: they are refused, or sums come of them that are numpy's."""
+    import numpy as np
+
+    rolls = np.random.default_rng(chance.randrange(1 << 32))
+    wrong = chance.choice((0, 0, 1))
+    rows, width = chance.randrange(5), chance.randrange(1, 40)
+    heights = chance.choice((1, 9, 700))
+    counts = rolls.integers(-wrong, 9, chance.randrange(5))
+    tokens = int(counts.clip(0).sum()) + chance.choice((0, wrong))
+    table = rolls.integers(-(1 << 15), 1 << 15, (rows, width)).astype(np.int16)
+    ids = rolls.integers(-wrong, (rows or 99) + wrong, tokens).astype(np.int32)
+    shifts = rolls.integers(0, 17 + wrong, width).astype(np.uint8)
+    buckets = rolls.integers(-(1 << 31), 1 << 31, (heights, width)).astype(np.int32)
+    codes, stops = _any_runs(rolls, tokens, heights, wrong)
     with contextlib.suppress(ValueError):
-        words = buckets, letters, starts, shortest, longest
-        operands: tuple[Any, ...] = (table.astype(np.int32), given, *words)
-        sums_found = native.token_sums(numbers, counts, *operands)
-        with_rows = (
-            *operands,
-            rolls.integers(-9, 10, (rows, given)).astype(np.int32),
-            rolls.bytes(rows - wrong),
-        )
-        native.token_sums(numbers, counts, *with_rows)
-        if given == width and ids:
-            sketch = WordSketch(
-                WordFeatures(len(buckets), shortest=shortest, longest=longest),
-                Spelling(letters, starts),
-            )
-            counted = sketch.window_counts(numbers, bounds) @ buckets.astype(np.int64)
-            sums = np.add.reduceat(table[numbers].astype(np.int64), bounds[:-1], axis=0)
-            assert sums_found == (sums + counted).tobytes()
+        operands = ids, counts, table, width, shifts, buckets, codes, stops
+        made = np.frombuffer(native.token_sums(*operands), np.int64)
+        texts = np.repeat(np.arange(len(counts)), counts)
+        sums = np.zeros((len(counts), width), np.int64)
+        if rows:
+            np.add.at(sums, texts, table[ids].astype(np.int64))
+        used = codes[: stops[-1] if tokens else 0].astype(np.int64)
+        signed = (2 * (used & 1) - 1)[:, None] * buckets[used >> 1].astype(np.int64)
+        np.add.at(sums, np.repeat(texts, np.diff(stops, prepend=0)), signed)
+        assert np.array_equal(made, (sums << shifts.astype(np.int64)).ravel())
+
+
+def _any_runs(rolls: Any, tokens: int, buckets: int, wrong: int) -> tuple[Any, Any]:
+    """Codes, and where the runs of each token end; some of them wrong."""
+    import numpy as np
+
+    sizes = rolls.integers(-wrong, 9, tokens)
+    count = max(0, int(sizes.sum()) + int(rolls.integers(-wrong, 3)))
+    codes = rolls.integers(0, 2 * buckets + wrong, count).astype(np.uint16)
+    return codes, np.cumsum(sizes)
 
 
 if __name__ == "__main__":

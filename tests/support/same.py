@@ -38,12 +38,6 @@ from tests.support.corpora_on_disk import (
     write_jsonl,
 )
 from tests.support.tiny import tiny_encoder
-from tests.support.tokenizer_definitions import (
-    FRAGMENTS,
-    PATTERNS,
-    SENTENCES,
-    definition,
-)
 from tests.vectors import test_release_file, test_round, test_statistics_file
 from tests.vectors.test_round import digest
 
@@ -72,23 +66,11 @@ def vectors(work: Path) -> Iterator[Line]:
 
 
 def token_ids() -> Iterator[Line]:
-    """The ids of texts in several scripts, by the compiled tokenizer and by the library."""
-    definitions = {pattern: definition(pattern) for pattern in PATTERNS}
-    if installed_encoders():
-        definitions["default"] = installed_encoders()["default"].definition
-    texts = [*SENTENCES, *FRAGMENTS, *texts_in_scripts(0)]
-    for name, lower in product(definitions, (False, True)):
-        compiled = Tokenizer(definitions[name], lower=lower)
-        assert compiled.make_fast(), f"there is no compiled tokenizer for {name}"
-        library = Tokenizer(
-            definitions[name], lower=lower
-        )  # by which it reads so little text
-        for how, tokenizer in (("compiled", compiled), ("library", library)):
-            ids, lengths = tokenizer.encode_many(texts)
-            yield (
-                f"tokens/{name}{'-lower' if lower else ''}@{how}",
-                digest(ids.data, lengths.data),
-            )
+    """The ids of texts in several scripts, and where the part of each ends."""
+    encoders = {"tiny": tiny_encoder(), **installed_encoders()}
+    for name, encoder in encoders.items():
+        made = Tokenizer(encoder.definition).encode_with_ends(texts_in_scripts(0))
+        yield f"tokens/{name}", digest(*(array.data for array in made))
 
 
 @cache
