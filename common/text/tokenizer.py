@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer as Backend
 
 from ridgeway.common.base.errors import EncoderError
-from ridgeway.common.base.files import storable
+from ridgeway.common.base.files import sha256, storable
 
 Ids = NDArray[np.int32]
 Integers = NDArray[np.int64]
@@ -50,7 +50,7 @@ class Tokenizer:
     """
 
     def __init__(self, definition: bytes) -> None:
-        self._definition = definition
+        self.definition = definition
         try:
             self._backend = Backend.from_str(definition.decode())
         except Exception as error:  # the library raises bare Exception
@@ -62,7 +62,11 @@ class Tokenizer:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy in another process is made anew, from the definition."""
-        return Tokenizer, (self._definition,)
+        return Tokenizer, (self.definition,)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        return sha256(self.definition)
 
     @cached_property
     def _special(self) -> Flags:
