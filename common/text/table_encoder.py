@@ -54,6 +54,8 @@ class TableEncoder:
                 table[id]`.
     options:    the features of words beside those of tokens, if it has any.
     sentence_encoder: reads the text of each sample, if sentences have features.
+    digest:     the hash of tokenizer, table and scale; worked out, which takes long, where an
+                encoder is not made from another one.
     """
 
     name: str
@@ -62,6 +64,7 @@ class TableEncoder:
     scale: float
     options: WordFeatures | None = None
     sentence_encoder: SentenceEncoder | None = None
+    digest: str = ""
     fingerprint: str = field(init=False)
     reader: TextReader = field(init=False)
 
@@ -94,17 +97,17 @@ class TableEncoder:
             )
         sentences = self.sentence_encoder.tokenizer if self.sentence_encoder else None
         object.__setattr__(self, "reader", TextReader(tokenizer, self.words, sentences))
+        if not self.digest:
+            object.__setattr__(self, "digest", self._hashed())
+        options = canonical_json(_OPTIONS | self.more)
+        fingerprint = sha256(self.digest.encode(), options)
+        object.__setattr__(self, "fingerprint", fingerprint)
+
+    def _hashed(self) -> str:
         shape = struct.pack("<QQ", *self.table.shape)
         scale = struct.pack("<d", self.scale)
         little = np.ascontiguousarray(self.table, dtype="<i2").data
-        parts = (
-            self.definition,
-            shape,
-            little,
-            scale,
-            canonical_json(_OPTIONS | self.more),
-        )
-        object.__setattr__(self, "fingerprint", sha256(*parts))
+        return sha256(self.definition, shape, little, scale)
 
     @property
     def tokenizer(self) -> AnyTokenizer:
