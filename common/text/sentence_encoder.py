@@ -32,7 +32,6 @@ from ridgeway.common.text.sentence_network import (
     framed,
 )
 from ridgeway.common.text.sentence_source import (
-    check_use_files,
     find_local,
     find_transformer,
     sentence_weights,
@@ -132,7 +131,7 @@ class UseEncoder:
             if native is None:
                 rows[first:last] = self._network.piece_rows(ids[first:last])
             else:
-                self._compiled.pieces(numbers[first:last], rows[first:last])
+                self._kernel.pieces(numbers[first:last], rows[first:last])
 
         _in_parts(read, np.arange(1, len(ids) + 1))
         return rows
@@ -160,10 +159,19 @@ class UseEncoder:
             if native is None:
                 vectors[first:last] = self._network.vectors(part, sizes[first:last])
             else:
-                self._compiled.vectors(part, sizes[first:last], vectors[first:last])
+                self._kernel.vectors(part, sizes[first:last], vectors[first:last])
 
         _in_parts(read, stops)
         return vectors
+
+    @property
+    def _kernel(self) -> Any:
+        """The compiled network, for the processor of now: a virtual machine may have been moved to
+        another since it was made.
+        """
+        if self._compiled.variant not in native.sentence_variants():
+            vars(self).pop("_compiled", None)
+        return self._compiled
 
     @cached_property
     def _compiled(self) -> Any:
@@ -232,7 +240,6 @@ def find_use() -> UseEncoder:
         if kept.fingerprint == USE_FINGERPRINT:
             return kept
     model, weights = use_files()
-    check_use_files(model, weights)
     tokenizer = piece_tokenizer(model.read_bytes())
     encoder = UseEncoder(USE, tokenizer, sentence_weights(weights))
     if encoder.fingerprint != USE_FINGERPRINT:
