@@ -353,13 +353,14 @@ class SentenceFeatures:
         vectors = self._vectors(tokens, positions, pieces)
         # partial sums stay below 2¹³ · √1024, so float32 holds them exactly
         sums = vectors.astype(np.float32) @ random_signs(self.encoder.width)
-        random = np.maximum(sums, 0).astype(np.int32) >> RANDOM_SHIFT
+        random = (np.maximum(sums, 0) / (1 << RANDOM_SHIFT)).astype(np.int16)
         features = np.hstack([vectors, random])
-        added = np.add.reduceat(features, pieces.firsts, axis=0, dtype=np.int64)
-        counts = pieces.counts[:, None]
-        means: NDArray[np.int16] = ((2 * added + counts) // (2 * counts)).astype(
-            np.int16
-        )
+        several = pieces.counts > 1
+        means = features[pieces.firsts]
+        if several.any():
+            added = np.add.reduceat(features, pieces.firsts, axis=0, dtype=np.int32)
+            counts = pieces.counts[several, None].astype(np.int32)
+            means[several] = (2 * added[several] + counts) // (2 * counts)
         return means
 
     def text_features(self, tokens: Tokens) -> NDArray[np.int16]:
