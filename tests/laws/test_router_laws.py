@@ -295,8 +295,8 @@ def test_a_gap_in_the_vocabulary_drops_no_token() -> None:
 def test_a_compiled_logit_is_the_product_within_half_a_step(
     weights: list[tuple[int, ...]], exponent: int, seed: int
 ) -> None:
-    """Each token's logit is φW, φ = (scale · row, 1), to the nearest step of its domain; the step is
-    as small as it can be.
+    """Each token's logit is φW, φ = (scale · row, 1), to the nearest step of its domain,
+    which is as small as it can be.
     """
     rows = np.random.default_rng(seed).integers(-4096, 4097, (ROWS, 3)).astype(np.int16)
     scale = 2.0**exponent
