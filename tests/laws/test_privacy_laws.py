@@ -105,12 +105,14 @@ def rows(draw: st.DrawFn, most: int = 6) -> Integers:
 
 
 def moved(one: DocumentSums, other: DocumentSums) -> int:
-    """The square of how far two sums are apart, by plain integers; a product of two features counts
-    twice.
-    """
-    products = (one.products - other.products).ravel().tolist()
-    column = (one.column - other.column).tolist()
-    return sum(number**2 for number in products + column)
+    """The square of how far two sums are apart, exactly; a product of two features counts twice."""
+    products = (one.products - other.products).ravel()
+    numbers = np.append(products, one.column - other.column)
+    # in parts whose products stay within 64 bits
+    assert np.abs(numbers).max() < 1 << 40
+    high, low = np.divmod(numbers, 1 << 20)
+    squares, mixed, rest = int(high @ high), int(high @ low), int(low @ low)
+    return (squares << 40) + (mixed << 21) + rest
 
 
 @given(rows(), rows(1), MODES)
