@@ -35,6 +35,8 @@ from tests.support.simulated_federation import (
     round_of,
 )
 
+pytestmark = pytest.mark.usefixtures("private_sentences")
+
 NOBODY = 65534
 SECRETS = ("identity.key", "node.key", "session", "session.lock", "epochs", "cache")
 

@@ -98,6 +98,11 @@ class Workshop:
         return f"dir:{self.folder / 'encoder'}"
 
     @property
+    def private_encoder(self) -> str:
+        """The same with what private rounds know."""
+        return f"{self.encoder}+words+sentence"
+
+    @property
     def cache(self) -> Path:
         return self.folder / "home" / "cache"
 

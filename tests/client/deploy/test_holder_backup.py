@@ -41,8 +41,14 @@ from tests.support.simulated_federation import (
     populate,
 )
 
+pytestmark = pytest.mark.usefixtures("private_sentences")
+
 HOLDERS = {"code": "code", "law": "law", "medicine": "medicine", "law-2": "law"}
-PUBLIC = [own_texts("public", domain, 30) for domain in ("code", "law", "medicine")]
+PUBLIC = [
+    text
+    for domain in ("code", "law", "medicine")
+    for text in own_texts("public", domain, 30)
+]
 OLD = "law"
 
 
