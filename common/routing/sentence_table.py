@@ -42,9 +42,9 @@ USUAL_MARGIN = 0.2
 probabilities: those of the domains a text is trained for add up to 1.
 """
 
-NOISY_MARGIN = 0.4
-"""The same for sums under noise, where the table knows less. Chosen on held-out training text of
-four sets: from here on, reading more sentences gains less than a point on three of them.
+NOISY_MARGIN = 0.8
+"""The same for sums under noise, where the table knows runs of letters alone: of held-out training
+text of six sets at ε = 1, it decides between 0 and 14 %, and loses at most 0.4 points by it.
 """
 
 FIRST_TEXT = "Is it ready?"
