@@ -254,7 +254,7 @@ class Deployment:
 
     def prior(self) -> PublicPrior:
         """A public prior of this encoder's letters, which built-in text does not know."""
-        public = [[text[10:] for text in texts(name, seed=99)] for name in ALPHABETS]
+        public = [text[10:] for name in ALPHABETS for text in texts(name, seed=99)]
         return make_prior(self.encoder, public)
 
     def change(self, **settings: object) -> None:

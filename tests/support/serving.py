@@ -33,7 +33,6 @@ from ridgeway.common.routing.sentence_table import (
 from ridgeway.common.routing.token_table import TokenTable
 from ridgeway.common.text.sentence_encoder import SentenceEncoder, SentenceFeatures
 from ridgeway.common.text.table_encoder import TableEncoder, with_words
-from ridgeway.common.text.word_sketch import spelling
 from tests.support import in_process
 from tests.support.commands import RIDGEWAY
 from tests.support.in_process import CHATS, Chatting, memory
@@ -75,7 +74,7 @@ def cascade_release(
     random.
     """
     table = letter_table(domains)
-    features = SentenceFeatures(reader, spelling(tiny_definition(), len(LETTERS) + 2))
+    features = SentenceFeatures(reader)
     of_sentences = np.random.default_rng(0).integers(
         -1000, 1000, (features.width, len(domains)), dtype=np.int32
     )
@@ -104,11 +103,11 @@ def unsure_prompts(count: int) -> list[str]:
 def letter_table(domains: Sequence[str], strength: int = 100) -> TokenTable:
     """Each domain has a letter of its own, as far as there are any."""
     rows = len(LETTERS) + 2
-    logits = np.zeros((rows, len(domains)), dtype=np.int32)
+    logits = np.zeros((rows, len(domains)), dtype=np.int16)
     for index, _ in enumerate(domains):
         letter = LETTERS.index(OWN[index % len(OWN)])
         logits[letter + 2, index] = strength - index // len(OWN)
-    return TokenTable(logits, 1.0, np.zeros(rows, dtype=np.float32))
+    return TokenTable(logits, 1.0, np.zeros(len(domains), dtype=np.uint8))
 
 
 def facts_of(domains: Sequence[str], **more: Any) -> dict[str, Any]:
@@ -124,9 +123,9 @@ def facts_of(domains: Sequence[str], **more: Any) -> dict[str, Any]:
     }
 
 
-def usual_release(folder: Path, domains: Sequence[str], smollm2: TableEncoder) -> None:
+def usual_release(folder: Path, domains: Sequence[str], use: TableEncoder) -> None:
     """A release of the default encoder, as large as a real one; its weights are random."""
-    encoder = with_words(smollm2, words := WordFeatures())
+    encoder = with_words(use, words := WordFeatures())
     weights = np.random.default_rng(0).standard_normal(
         (encoder.width + 1, len(domains))
     )
