@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import numpy as np
+from tokenizers import Tokenizer as Backend
 
 from ridgeway.common.base.settings import WordFeatures
 from ridgeway.common.privacy.public_prior import LETTER_BUCKETS
@@ -58,6 +59,11 @@ def tiny_definition() -> bytes:
         "model": {"type": "WordLevel", "vocab": vocabulary, "unk_token": "<unk>"},
     }
     return plain_definition(json.dumps(definition).encode())
+
+
+def tiny_library_tokenizer() -> Backend:
+    """The same by the tokenizers library."""
+    return Backend.from_str(tiny_definition().decode())
 
 
 def tiny_encoder(width: int = 6, seed: int = 0) -> TableEncoder:
