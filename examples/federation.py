@@ -23,7 +23,7 @@ from ridgeway.simulations.corpora import read_corpora
 from ridgeway.simulations.simulated_federation import run_in_memory
 
 
-def main(work: str, data: str | None = None, encoder: str = "smollm2+words") -> None:
+def main(work: str, data: str | None = None, encoder: str = "use+words") -> None:
     corpora = read_corpora(Path(data) if data else None)[:3]
     federation = simulated.create_simulated_federation(
         Path(work), corpora, encoder=encoder

@@ -1,9 +1,9 @@
 """A private round, and the statement of what it cost one holder's documents.
 
-    python examples/private_round.py work                    # text of this machine
-    python examples/private_round.py work DATA dir:encoder   # DOMAIN.{train,test}.jsonl
+    python examples/private_round.py work       # text of this machine
+    python examples/private_round.py work DATA dir:encoder+words+sentence
 
-prints one page for the holder's privacy officer:
+DATA has DOMAIN.{train,test}.jsonl. It prints one page for the holder's privacy officer:
 
     What one document of c has cost
     ...
@@ -22,7 +22,9 @@ from ridgeway.coordinator.round.progress import no_watch
 from ridgeway.simulations.simulate import simulate_federation
 
 
-def main(work: str, data: str | None = None, encoder: str = "smollm2") -> None:
+def main(
+    work: str, data: str | None = None, encoder: str = "use+words+sentence"
+) -> None:
     # Noise hides whether any one document was there: its (ε, δ) is (1, 10⁻⁶) in this round.
     privacy = PrivacySettings(epsilon=1.0, delta=1e-6)
     texts = Path(data) if data else None

@@ -7,8 +7,9 @@ did.
       a total → the union's histogram, and whose each token is (`attribution`)
       weighted statistics → the raw ones (`unweighted`)
     sums of documents under noise
-      a column, or the sum of products → the tokens that point its way (`tokens_by_column`,
-      `tokens_by_products`)
+      a column → the buckets of runs of letters that documents have more of than public text
+      (`buckets_by_column`)
+      the sum of products → those in which they vary most (`buckets_by_products`)
       either, and a known document → a score of its being among them (`membership_scores`)
 
 An attack is given what is public or what a coordinator sees: the encoder's table, the window or the
@@ -29,10 +30,11 @@ from numpy.typing import NDArray
 from ridgeway.common.base.errors import ShapeMismatch
 from ridgeway.common.privacy.accountant import rho_for
 from ridgeway.common.privacy.noise import DocumentSums, count_unit, row_unit
-from ridgeway.common.privacy.public_prior import PublicPrior
+from ridgeway.common.privacy.public_prior import Whitening
 from ridgeway.common.statistics import Integers, Statistics
 
 _Floats = NDArray[np.floating[Any]]
+Flags = NDArray[np.bool_]
 
 _MAX_ROUNDS = 16
 FIRST_ROUND_STEPS = 8
@@ -60,9 +62,6 @@ RELATIVE_RIDGE = 1e-9
 
 ROW_BLOCK = 8192
 _COLUMN_BLOCKS = 6
-
-NAMED_SHARE = 0.05
-"""Under noise an attack names the tokens that it believes in most: this share of the table."""
 
 MAX_RARE_COUNT = 2
 """A token is rare in a corpus if it occurs at most this often in what was summed."""
@@ -97,6 +96,36 @@ class Measures:
     chance: float
 
 
+@dataclass(frozen=True, slots=True)
+class NamedShares:
+    """How many of the right buckets of runs of letters an attack named. Shares are between 0 and 1,
+    or None where there is nothing to divide by.
+
+    buckets:   those that are right.
+    found:     those that were named.
+    recovered: the share of the right ones that were named.
+    precision: the share of the named ones that are right.
+    chance:    the share of the right ones that would be hit by naming as many at random.
+    """
+
+    buckets: int
+    found: int
+    recovered: float | None
+    precision: float | None
+    chance: float
+
+
+def named_shares(named: Flags, right: Flags) -> NamedShares:
+    """Hold what an attack named against what is right, bucket by bucket."""
+    return NamedShares(
+        buckets=int(right.sum()),
+        found=int(named.sum()),
+        recovered=_share(named[right]),
+        precision=_share(right[named]),
+        chance=float(named.mean()),
+    )
+
+
 def measure(estimate: Integers, truth: Integers) -> Measures:
     """Hold an estimated histogram against the true one, token by token."""
     if estimate.shape != truth.shape:
@@ -118,7 +147,7 @@ def measure(estimate: Integers, truth: Integers) -> Measures:
     )
 
 
-def _share(hits: NDArray[np.bool_]) -> float | None:
+def _share(hits: Flags) -> float | None:
     return float(hits.mean()) if hits.size else None
 
 
@@ -370,22 +399,31 @@ def unweighted(weighted: Statistics) -> Statistics | None:
 # Sums of documents under noise
 
 
-def token_directions(prior: PublicPrior, table: NDArray[np.int16]) -> _Floats:
-    """Each token as the prior sees it: the direction of a document of this token alone."""
-    apart = table.astype(np.float64) - prior.tokens.centre
-    rows = apart @ prior.tokens.matrix.T.astype(np.float64)
-    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
-    return np.asarray(rows / np.where(lengths, lengths, 1))
+def buckets_by_column(letters: Whitening, column: Integers) -> Flags:
+    """Which buckets of runs of letters a column has more of than public text.
+
+    letters: the prior's. column: the part of letters of a sum of documents' vectors.
+    """
+    return np.asarray(_unwhitened(letters) @ column.astype(np.float64) > 0)
 
 
-def tokens_by_column(directions: _Floats, column: Integers) -> Integers:
-    """1 for each token that points the way of a sum of vectors, 0 for the rest."""
-    return _named(directions @ column.astype(np.float64))
+def buckets_by_products(letters: Whitening, products: Integers) -> Flags:
+    """In which of them documents vary most, by the sum of products of the same vectors."""
+    change = _unwhitened(letters)
+    return varied_most(letters, _squares(change, products.astype(np.float64)))
 
 
-def tokens_by_products(directions: _Floats, products: Integers) -> Integers:
-    """1 for each token in whose direction documents vary most, 0 for the rest."""
-    return _named(_squares(directions, products.astype(np.float64)))
+def varied_most(letters: Whitening, squares: _Floats) -> Flags:
+    """Where squares of what sets documents apart from public text are above the mean, relative to
+    those of public text itself.
+    """
+    relative = squares / np.square(_unwhitened(letters)).sum(axis=1)
+    return np.asarray(relative > relative.mean())
+
+
+def _unwhitened(letters: Whitening) -> _Floats:
+    """Back from a document's vector to buckets."""
+    return np.asarray(np.linalg.inv(letters.scaled))
 
 
 def membership_scores(rows: Integers, sums: DocumentSums) -> _Floats:
@@ -423,10 +461,3 @@ def auc_allowed(epsilon: float, delta: float) -> float:
 def auc_of_noise(epsilon: float, delta: float) -> float:
     """The same for the noise that is added here, which is Gaussian and tells less than ε allows."""
     return NormalDist().cdf(math.sqrt(rho_for(epsilon, delta)))
-
-
-def _named(scores: _Floats) -> Integers:
-    count = max(1, round(NAMED_SHARE * len(scores)))
-    named = np.zeros(len(scores), dtype=np.int64)
-    named[np.argpartition(-scores, count - 1)[:count]] = 1
-    return named

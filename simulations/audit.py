@@ -47,24 +47,33 @@ from ridgeway.common.privacy.noise import (
     empty_sums,
     row_unit,
 )
-from ridgeway.common.privacy.public_prior import PublicPrior
+from ridgeway.common.privacy.public_prior import (
+    PublicPrior,
+    letter_sums,
+    private_reader,
+)
 from ridgeway.common.statistics import Integers, Prepared, Statistics, single_domain
 from ridgeway.common.text.characters import with_mistyped_copies
 from ridgeway.common.text.table_encoder import TableEncoder
+from ridgeway.common.text.tokens import AnyTokenizer
+from ridgeway.common.text.unigram import PieceTokenizer
 from ridgeway.simulations.attacks import (
+    Flags,
     Measures,
+    NamedShares,
     attribution,
     auc,
     auc_allowed,
     auc_of_noise,
+    buckets_by_column,
+    buckets_by_products,
     column,
     histogram,
     measure,
     membership_scores,
-    token_directions,
-    tokens_by_column,
-    tokens_by_products,
+    named_shares,
     unweighted,
+    varied_most,
 )
 
 CLEAR = "clear statistics"
@@ -77,7 +86,10 @@ UNIT_WINDOW = 12
 MIN_AUDITED_DOCUMENTS = 20
 """Halves of fewer documents would say little."""
 
-CANARY_TOKENS = 32
+CANARY_PIECES = 4
+"""Documents of many are all alike, and so are those of one: an encoder of sentences reads little in
+either.
+"""
 CONFIDENCE = 0.95
 _THRESHOLDS = 64
 
@@ -105,14 +117,13 @@ def read_summed(
         for sampling in samplings
     }
     for batch in text_batches(summed_documents(job, watch or Watch())):
-        plain = encoder.tokenizer.encode_many(batch)
-        tokens.add(*plain)
+        plain = encoder.read(batch)
+        tokens.add(plain)
         for sampling, accumulator in sums.items():
             if sampling.mistyped:
-                copies = with_mistyped_copies(batch)
-                accumulator.add(*encoder.tokenizer.encode_many(copies))
+                accumulator.add(encoder.read(with_mistyped_copies(batch)))
             else:
-                accumulator.add(*plain)
+                accumulator.add(plain)
     counts = tokens.state()["counts"]
     if not counts.any():
         limited = f", or its documents are cut after {limit} tokens" if limit else ""
@@ -183,9 +194,13 @@ def must_fit(prepared: Prepared, encoder: TableEncoder) -> None:
         )
 
 
-def token_texts(encoder: TableEncoder, ids: Sequence[int]) -> list[str]:
+def token_texts(tokenizer: AnyTokenizer, ids: Sequence[int]) -> list[str]:
     """What tokens look like, for the holder's own eyes."""
-    backend = Backend.from_str(encoder.definition.decode())
+    if isinstance(tokenizer, PieceTokenizer):
+        pieces = tokenizer.vocabulary()
+        shown = [pieces[number].decode(errors="replace") for number in ids]
+        return [text.replace("▁", " ") for text in shown]
+    backend = Backend.from_str(tokenizer.definition.decode())
     return [
         backend.decode([number]) or str(backend.id_to_token(number)) for number in ids
     ]
@@ -369,21 +384,27 @@ def advice(finding: Finding) -> str:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Half:
-    """Documents of one half of a corpus: a row for each, and how often each token stands in
-    them.
+    """Documents of one half of a corpus.
+
+    rows:   a document's vector each.
+    more:   the buckets of runs of letters that they have more of than public text.
+    varied: those in which they vary most.
     """
 
     rows: Integers
-    counts: Integers
+    more: Flags
+    varied: Flags
 
 
 @dataclass(frozen=True, slots=True)
 class PrivateFinding:
-    """One attack on noisy sums, measured against the documents that were summed and the control."""
+    """Buckets of runs of letters that an attack on noisy sums named, against those of the documents
+    that were summed and those of the control.
+    """
 
     view: str
-    own: Measures
-    control: Measures
+    own: NamedShares
+    control: NamedShares
 
 
 @dataclass(frozen=True, slots=True)
@@ -448,35 +469,35 @@ def halves(
 
 def half_of(texts: list[str], encoder: TableEncoder, prior: PublicPrior) -> Half:
     """These documents, all of them in one half."""
-    ids, lengths = encoder.tokenizer.encode_many(texts)
-    counts = np.bincount(ids, minlength=len(encoder.table))
-    rows = document_vectors(prior, ids, lengths, encoder.table, encoder.sentences)
-    return Half(rows, counts)
+    tokens = encoder.read(texts)
+    filled = tokens.lengths > 0
+    means = letter_sums(encoder, tokens)[filled] / tokens.lengths[filled, None]
+    apart = means - prior.letters.centre
+    varied = varied_most(prior.letters, np.square(apart).sum(axis=0))
+    return Half(document_vectors(prior, tokens, encoder), apart.sum(axis=0) > 0, varied)
 
 
 def audit_halves(
     own: Half,
     control: Half,
-    encoder: TableEncoder,
     prior: PublicPrior,
     privacy: Privacy,
     draw: Randomness = secrets.token_bytes,
 ) -> PrivateAudit:
     """Sum one half under noise, as if its holder were alone, and attack the sums."""
     noisy = _under_noise(bounded_sums(privacy.mode, own.rows), privacy, draw)
-    directions = token_directions(prior, encoder.table)
-    # the rows of tokens stand first
-    width = prior.tokens.width
-    named = {"column": tokens_by_column(directions, noisy.column[:width])}
-    if privacy.mode == "full":
-        of_tokens = noisy.products[:width, :width]
-        named["products"] = tokens_by_products(directions, of_tokens)
-    findings = (
+    # the rows of letters stand first
+    width = prior.letters.width
+    named = buckets_by_column(prior.letters, noisy.column[:width])
+    findings = [
         PrivateFinding(
-            view, measure(estimate, own.counts), measure(estimate, control.counts)
+            "column", named_shares(named, own.more), named_shares(named, control.more)
         )
-        for view, estimate in named.items()
-    )
+    ]
+    if privacy.mode == "full":
+        named = buckets_by_products(prior.letters, noisy.products[:width, :width])
+        shares = (named_shares(named, half.varied) for half in (own, control))
+        findings.append(PrivateFinding("products", *shares))
     scores = [membership_scores(half.rows, noisy) for half in (own, control)]
     return PrivateAudit(
         privacy=privacy.mode,
@@ -507,14 +528,14 @@ def _under_noise(
 def canaries(
     encoder: TableEncoder, prior: PublicPrior, count: int, rng: np.random.Generator
 ) -> Integers:
-    """The rows of documents of tokens drawn at random, which lie apart from all text and from each
-    other.
+    """The rows of documents of a few pieces drawn at random, which lie apart from all text and
+    from each other.
     """
-    drawn = rng.choice(encoder.tokenizer.plain_ids, count * CANARY_TOKENS)
-    lengths = np.full(count, CANARY_TOKENS)
-    return document_vectors(
-        prior, drawn.astype(np.int32), lengths, encoder.table, encoder.sentences
-    )
+    tokenizer = private_reader(encoder).tokenizer
+    drawn = rng.integers(tokenizer.rows, size=count * CANARY_PIECES)
+    pieces = token_texts(tokenizer, drawn.tolist())
+    parts = np.reshape(pieces, (count, CANARY_PIECES)).tolist()
+    return document_vectors(prior, encoder.read(list(map("".join, parts))), encoder)
 
 
 def plant(

@@ -15,7 +15,12 @@ from ridgeway.client.sums.prepare import PrepareJob, Watch
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.files import field_names
 from ridgeway.common.base.operating_system import cores
-from ridgeway.common.base.settings import DEFAULT, ENCODERS, Sampling
+from ridgeway.common.base.settings import (
+    DEFAULT,
+    ENCODERS,
+    PRIVATE_ENCODER,
+    Sampling,
+)
 from ridgeway.common.cli.terminal import (
     Fields,
     Json,
@@ -31,10 +36,14 @@ from ridgeway.common.cli.terminal import (
     ticking,
 )
 from ridgeway.common.privacy.accountant import Privacy, check_privacy
-from ridgeway.common.privacy.public_prior import built_in_prior, read_prior
+from ridgeway.common.privacy.public_prior import (
+    LETTER_BUCKETS,
+    built_in_prior,
+    read_prior,
+)
 from ridgeway.common.statistics import Integers, Prepared, load_prepared
 from ridgeway.common.text.encoder_files import find_by_fingerprint, find_encoder
-from ridgeway.common.text.table_encoder import TableEncoder, without_words
+from ridgeway.common.text.table_encoder import TableEncoder
 from ridgeway.simulations.audit import (
     AuditedHolder,
     Finding,
@@ -57,6 +66,11 @@ from ridgeway.simulations.corpora import TRAIN, builtin, write
 CANARY_RUNS = 100
 RARE = "rare tokens: those that occur once or twice in what was summed"
 CHANCE = "by chance: what a random guess of as many tokens recovers"
+RUNS = (
+    f"named: of {LETTER_BUCKETS} buckets of runs of letters, those that the documents seem"
+    " to have more of than public text (column), or to vary most in (products); by"
+    " chance: what naming as many at random recovers"
+)
 UNDONE = (
     "hides nothing; the raw sums and the number of samples were computed from the"
     " weighted ones"
@@ -92,7 +106,11 @@ def audit(
         ),
     ] = None,
     encoder: Annotated[
-        str | None, option(f"{ENCODERS} (default: that of FILE, or {DEFAULT.encoder})")
+        str | None,
+        option(
+            f"{ENCODERS} (default: that of FILE, or {DEFAULT.encoder}; with --epsilon"
+            f" {PRIVATE_ENCODER})"
+        ),
     ] = None,
     epsilon: Annotated[
         float | None, option("Attack sums under noise of this ε instead.")
@@ -118,9 +136,9 @@ def audit(
     Of a cohort, where the text is known, every view of one holder is attacked: also a total over
     all holders, and two totals that differ by the holder.
 
-    With --epsilon, one half of the holder's documents is summed under noise, as in a private round,
-    and what the attacks find is held against both halves: the other one is a control. Planted
-    documents (canaries) show the ε that can be proven at least.
+    With --epsilon, one half of the holder's documents is summed under noise, as in a private round.
+    The attacks name runs of letters, in buckets; they are held against both halves: the other one
+    is a control. Planted documents (canaries) show the ε that can be proven at least.
     """
     noise = None if epsilon is None else (epsilon, privacy, prior)
     if statistics is not None:
@@ -129,23 +147,25 @@ def audit(
                 "--data, --windows and --holder are for a cohort, not FILE"
             )
         prepared = load_prepared(statistics)
+        job = _job(prepared.domain, corpus or [], prepared.sampling, text_field)
+        job = replace(job, holdout=prepared.holdout, skip_broken=skip_broken)
+        if noise:
+            private = find_encoder(encoder or PRIVATE_ENCODER)
+            _audit_under_noise(job, private, noise, canaries, json)
+            return
         chosen_encoder = find_by_fingerprint(
             prepared.fingerprint, prepared.encoder_name, encoder
         )
         must_fit(prepared, chosen_encoder)
-        job = _job(prepared.domain, corpus or [], prepared.sampling, text_field)
-        job = replace(job, holdout=prepared.holdout, skip_broken=skip_broken)
-        if noise:
-            _audit_under_noise(job, chosen_encoder, noise, canaries, json)
-        else:
-            _audit_file(prepared, job, chosen_encoder, json)
+        _audit_file(prepared, job, chosen_encoder, json)
         return
     if corpus:
         raise InputError(
             "--corpus is that of a statistics file; of a cohort, use --data"
         )
     samplings = [Sampling(window=window) for window in sorted({*(windows or ())})]
-    chosen_encoder = find_encoder(encoder or DEFAULT.encoder)
+    usual_encoder = PRIVATE_ENCODER if noise else DEFAULT.encoder
+    chosen_encoder = find_encoder(encoder or usual_encoder)
     with _texts(data) as texts:
         chosen = holder or min(texts, key=lambda name: texts[name].stat().st_size)
         if chosen not in texts:
@@ -297,7 +317,7 @@ def _token_lines(finding: Finding, encoder: TableEncoder) -> Iterator[str]:
         "rarest": ranked[TOKENS_SHOWN:][-TOKENS_SHOWN:],
     }
     for words, chosen in shown.items():
-        texts = zip(token_texts(encoder, chosen), chosen, strict=True)
+        texts = zip(token_texts(encoder.tokenizer, chosen), chosen, strict=True)
         counted = (f"{text!r} {finding.counts[number]:,}" for text, number in texts)
         yield f"{words}: {'  '.join(counted)}"
 
@@ -316,23 +336,22 @@ def _audit_under_noise(
 
     noise: ε, what it covers, and the file of the prior.
     """
-    plain = without_words(encoder)
     epsilon, mode, path = noise
     chosen = check_privacy(mode, epsilon)
-    public = built_in_prior(plain) if path is None else read_prior(path)
-    public.must_fit(plain)
+    public = built_in_prior(encoder) if path is None else read_prior(path)
+    public.must_fit(encoder)
     terms = Privacy(mode=chosen, epsilon=epsilon, prior=public.fingerprint)
     if not job.roots:
         raise InputError("an audit under noise needs the text; use --corpus")
     with _watching(job.domain) as watch:
         texts = summed_documents(replace(job, whole=True), watch)
-        own, control = halves(texts, plain, public)
+        own, control = halves(texts, encoder, public)
     documents = count(len(own.rows), "document")
     step("read", job.domain, documents, f"{len(control.rows):,} as a control")
-    audited = audit_halves(own, control, plain, public, terms)
+    audited = audit_halves(own, control, public, terms)
     if planted:
         rng = np.random.default_rng()
-        rows = canaries(plain, public, planted, rng)
+        rows = canaries(encoder, public, planted, rng)
         with ticking("planted", CANARY_RUNS) as tick:
             planted_result = plant(terms, rows, CANARY_RUNS, rng, tick=tick)
         audited = replace(audited, canaries=planted_result)
@@ -346,16 +365,16 @@ def _private_lines(audited: PrivateAudit) -> Iterator[str | TextTable]:
             finding.own.found,
             _percent(finding.own.recovered),
             _percent(finding.control.recovered),
-            _percent(finding.own.rare_recovered),
-            _percent(finding.control.rare_recovered),
             _percent(finding.own.chance),
+            _percent(finding.own.precision),
+            _percent(finding.control.precision),
         ]
         for finding in audited.findings
     ]
-    of_rare = "rare", "of the control", "by chance"
-    yield TextTable(["view", "named", "recovered", "of the control", *of_rare], rows)
-    yield RARE
-    yield CHANCE
+    of_precision = "by chance", "precision", "of the control"
+    headings = ["view", "named", "recovered", "of the control", *of_precision]
+    yield TextTable(headings, rows)
+    yield RUNS
     auc = audited.membership_auc
     yield (
         "membership AUC (50 % is guessing):"

@@ -15,10 +15,11 @@ import time
 from pathlib import Path
 
 from ridgeway.common.base.errors import RidgewayError
+from ridgeway.common.base.settings import PRIVATE_ENCODER
 
 FOLDER = Path("demo-run")
 _COMMAND = Path(sys.executable).with_name("ridgeway")
-_ENCODER = "smollm2+words+sentence"
+_ENCODER = PRIVATE_ENCODER
 _PROMPTS = (
     "May I sell this program if I keep the copyright notice and give no warranty?",
     (

@@ -41,8 +41,8 @@ from ridgeway.common.deploy.processes import (
 )
 from ridgeway.common.masking.agreement import SMALLEST_COHORT
 from ridgeway.common.privacy.public_prior import (
-    private_reader,
     prior_bytes,
+    private_reader,
     read_prior,
     write_prior,
 )

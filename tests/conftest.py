@@ -15,7 +15,7 @@ import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from functools import partial
+from functools import cache, partial
 from itertools import count, groupby
 from pathlib import Path
 
@@ -23,6 +23,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from ridgeway.common.base.files import without_syncing
+from ridgeway.common.privacy import public_prior
+from ridgeway.common.privacy.public_prior import Whitening
+from ridgeway.common.text import sentence_encoder
 from ridgeway.common.text.encoder_files import find_encoder
 from ridgeway.common.text.sentence_encoder import UseEncoder, find_use
 from ridgeway.common.text.table_encoder import TableEncoder
@@ -293,6 +296,24 @@ def smollm2_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def sentences(sentences_cache: Path) -> UseEncoder:
     """The sentence encoder."""
     return _use(sentences_cache)
+
+
+@pytest.fixture(scope="session")
+def _kept_priors() -> Callable[[UseEncoder], Whitening]:
+    return cache(public_prior._of_sentences)
+
+
+@pytest.fixture(scope="module")
+def private_sentences(
+    sentences: UseEncoder, _kept_priors: Callable[[UseEncoder], Whitening]
+) -> Iterator[None]:
+    """Private rounds in this process: all parties find the sentence encoder, which is loaded once,
+    and its part of a prior is made once.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sentence_encoder, "find_use", lambda: sentences)
+        patch.setattr(public_prior, "_of_sentences", _kept_priors)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -98,9 +98,12 @@ def test_a_fastapi_app_routes_chats(
         assert client.post("/ask", json=[{"content": LEGAL}]).status_code == 422
 
 
-def test_a_private_round_ends_with_a_statement(folder: Path, tmp_path: Path) -> None:
+def test_a_private_round_ends_with_a_statement(
+    folder: Path, tmp_path: Path, private_sentences: None
+) -> None:
     """Of what one document of the first holder has cost."""
-    printed = run("private_round.py", tmp_path / "work", folder / "data", named(folder))
+    encoder = named(folder) + "+words+sentence"
+    printed = run("private_round.py", tmp_path / "work", folder / "data", encoder)
     assert printed[0] == "What one document of code has cost"
     assert any("ε" in line for line in printed)
 

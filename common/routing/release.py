@@ -522,7 +522,9 @@ class ReleaseOpener(Protocol[_OpenedNow]):
 
 def _release_stamp(folder: Path) -> list[object]:
     """What changes when the release in a folder does."""
-    return [stamp_if_there(folder / name) for name in (MANIFEST, ROUTER)]
+    stamps = [stamp_if_there(folder / name) for name in (MANIFEST, ROUTER)]
+    tokenizers = [stamp_if_there(folder / name) for name in TOKENIZER_FILES]
+    return [*stamps, next(filter(None, tokenizers), None)]
 
 
 def find_release(path: Path) -> Path:

@@ -164,6 +164,38 @@ class PieceTokenizer:
         shares[UNKNOWN] = 0
         return np.asarray(shares / shares.sum())
 
+    def vocabulary(self) -> list[bytes]:
+        """The piece of each id, in UTF-8 with marks for blanks; empty where an id has none."""
+        units = self.piece_links
+        places = np.flatnonzero(units < VALUE_BIT)
+        labels = (units[places] & 0xFF).astype(np.int64)
+        # a unit is reached from where its label leads to its place
+        origins = places ^ labels
+        order = np.argsort(origins, kind="stable")
+        origins = origins[order]
+        pieces = [b""] * self.rows
+        prefixes = [b""]
+        at = _offsets(units[:1])
+        for _ in range(LONGEST):
+            first = np.searchsorted(origins, at)
+            counts = np.searchsorted(origins, at, "right") - first
+            before = np.cumsum(counts) - counts
+            within = np.arange(counts.sum()) - np.repeat(before, counts)
+            chosen = order[np.repeat(first, counts) + within]
+            owners = np.repeat(np.arange(len(at)), counts)
+            letters = zip(owners.tolist(), labels[chosen].tolist(), strict=True)
+            prefixes = [prefixes[owner] + bytes([label]) for owner, label in letters]
+            links = units[places[chosen]]
+            at = places[chosen] ^ _offsets(links)
+            ends = np.flatnonzero(links >> 8 & 1)
+            numbers = (units[at[ends]] - VALUE_BIT).tolist()
+            for end, number in zip(ends.tolist(), numbers, strict=True):
+                pieces[number] = prefixes[end]
+            # what is reached in two ways is followed once
+            at, kept = np.unique(at, return_index=True)
+            prefixes = [prefixes[place] for place in kept.tolist()]
+        return pieces
+
     def encode(self, text: str) -> Ids:
         """The ids of one text."""
         return self.encode_many([text])[0]

@@ -19,6 +19,7 @@ from ridgeway.common.base.machine import chosen
 from ridgeway.common.cli.terminal import TextTable, run, show, step
 from ridgeway.simulations.bench.measuring import (
     ROW_HEADINGS,
+    USUAL_TABLE,
     BenchOptions,
     MachineWatch,
     Row,
@@ -52,8 +53,8 @@ def bench(
         str, typer.Option(help="cpu, cuda or cuda:N, for prepare.")
     ] = "cpu",
     encoder: Annotated[
-        str, typer.Option(help="The encoder of prepare, route and serving.")
-    ] = "smollm2",
+        str, typer.Option(help="The table of prepare, route and serving.")
+    ] = USUAL_TABLE,
     text: Annotated[
         Path | None,
         typer.Option(

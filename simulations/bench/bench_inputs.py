@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 
@@ -10,10 +11,12 @@ import numpy as np
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
-from ridgeway.common.base.settings import FEATURE_LIMIT
+from ridgeway.common.base.settings import FEATURE_LIMIT, PLAIN_ENCODER
 from ridgeway.common.statistics import Integers
+from ridgeway.common.text.encoder_files import find_encoder
 from ridgeway.common.text.table_encoder import TableEncoder
 from ridgeway.common.text.tokenizer import Ids
+from ridgeway.common.text.tokens import NO_RUNS, Tokens
 from ridgeway.simulations import corpora
 from ridgeway.simulations.bench.measuring import BenchOptions
 
@@ -42,10 +45,14 @@ def bench_text(options: BenchOptions) -> BenchText:
     )
 
 
+@lru_cache(maxsize=1)
+def bare_tokenizer() -> Tokenizer:
+    """What our reading of text is held against: SmolLM2's tokenizer, by the tokenizers library."""
+    return Tokenizer.from_str(find_encoder(PLAIN_ENCODER).definition.decode())
+
+
 # What sums are measured on: an encoder with a random table, and random token ids.
 
-
-Batch = tuple[Ids, Integers]
 
 UNUSED_TOKENIZER = Tokenizer(WordLevel({"a": 0}, unk_token="a")).to_str().encode()
 MIN_BATCH_TOKENS = 1 << 17
@@ -64,7 +71,12 @@ def random_encoder(
     return TableEncoder("random", definition, table, 2.0**-12)
 
 
-def draw(tokens: int, rows: int) -> tuple[Ids, list[Batch]]:
+def plain_tokens(ids: Ids, lengths: Integers) -> Tokens:
+    """Tokens that nothing stands beside."""
+    return Tokens(ids, lengths, NO_RUNS, ids[:0], lengths[:0])
+
+
+def draw(tokens: int, rows: int) -> tuple[Ids, list[Tokens]]:
     """Ids as uneven as words, and the same ids as batches of whole documents."""
     rng = np.random.default_rng()
     # Zipf's law: the id of rank k has a probability near 1 / (k · ln rows)
@@ -74,14 +86,14 @@ def draw(tokens: int, rows: int) -> tuple[Ids, list[Batch]]:
     return ids, _batches(ids, _lengths(rng, tokens))
 
 
-def _batches(ids: Ids, lengths: Integers) -> list[Batch]:
+def _batches(ids: Ids, lengths: Integers) -> list[Tokens]:
     ends = np.cumsum(lengths)
     begins = ends - lengths
     size = max(MIN_BATCH_TOKENS, len(ids) // _MAX_BATCHES)
     cuts = np.searchsorted(ends, np.arange(size, len(ids), size), side="left") + 1
     edges = np.unique([0, *cuts.tolist(), len(lengths)]).tolist()
     return [
-        (ids[begins[first] : ends[last - 1]], lengths[first:last])
+        plain_tokens(ids[begins[first] : ends[last - 1]], lengths[first:last])
         for first, last in pairwise(edges)
     ]
 

@@ -23,6 +23,7 @@ from ridgeway.common.base.errors import ProcessError
 from ridgeway.common.base.files import IMPORT_ROOT
 from ridgeway.common.base.machine import chosen
 from ridgeway.common.base.operating_system import cores, proc
+from ridgeway.common.base.settings import DEFAULT
 
 if TYPE_CHECKING:
     from ridgeway.common.text.table_encoder import TableEncoder
@@ -169,6 +170,7 @@ START_SECONDS = 300.0
 STOP_SECONDS = 60.0
 
 Work = Callable[[], object]
+USUAL_TABLE, *_ = DEFAULT.encoder.split("+")
 SecondsClock = Callable[[], float]
 
 
@@ -184,7 +186,7 @@ class BenchOptions:
 
     work: Path
     gpus: tuple[str, ...] = ()
-    encoder: str = "smollm2"
+    encoder: str = USUAL_TABLE
     text: Path | None = None
     only: str = ""
 

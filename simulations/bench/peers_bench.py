@@ -231,7 +231,7 @@ def gateway_rows(options: BenchOptions) -> Iterator[Row]:
         return
     text = bench_text(options)
     release = make_release(options.find_encoder(WORDS), text, options.work)
-    prompts = prompts_of(release, "\n".join(text.documents), TOKENS)
+    prompts = prompts_of("\n".join(text.documents), TOKENS)
     with (
         gateway(release, options.work) as (ours, expert),
         litellm_proxy(command, expert, options.work) as theirs,

@@ -20,14 +20,13 @@ from typing import Any
 
 import aiohttp
 import uvloop
-from tokenizers import Tokenizer
 
 from ridgeway.common.base.errors import ProcessError
 from ridgeway.common.deploy.processes import free_port
 from ridgeway.common.routing.router import Router
 from ridgeway.common.text.sentence_encoder import SENTENCE
 from ridgeway.common.text.table_encoder import WORDS
-from ridgeway.simulations.bench.bench_inputs import bench_text
+from ridgeway.simulations.bench.bench_inputs import bare_tokenizer, bench_text
 from ridgeway.simulations.bench.measuring import (
     BenchOptions,
     Row,
@@ -114,29 +113,24 @@ async def _both(ours: Server, table: Sequence[Any], sentences: Sequence[Any]) ->
 def release_rows(release: Path, text: str, work: Path) -> Iterator[Row]:
     with gateway(release, work) as (ours, expert):
         for size in _SIZES:
-            prompts = prompts_of(release, text, size)
+            prompts = prompts_of(text, size)
             yield from _route_rows(size, prompts, ours, expert)
-        usual = prompts_of(release, text, TOKENS)
-        yield _batch_row(tokenizer_of(release), usual, ours)
+        usual = prompts_of(text, TOKENS)
+        yield _batch_row(usual, ours)
         yield from _chat_rows(usual, ours, expert)
         yield uvloop.run(_first_piece_row(usual, ours, expert))
         yield uvloop.run(many_streams_row(usual, ours))
 
 
-def prompts_of(release: Path, text: str, size: int) -> list[str]:
-    """Stretches of the text of this many of a release's tokens."""
+def prompts_of(text: str, size: int) -> list[str]:
+    """Stretches of the text of this many of SmolLM2's tokens."""
     # no token of ordinary text has more than ten characters on average
     start = text[: 10 * size * BODIES]
-    tokenizer = tokenizer_of(release)
-    offsets = tokenizer.encode(start, add_special_tokens=False).offsets
+    offsets = bare_tokenizer().encode(start, add_special_tokens=False).offsets
     return [
         start[offsets[first][0] : offsets[first + size - 1][1]]
         for first in range(0, len(offsets) - size + 1, size)
     ][:BODIES]
-
-
-def tokenizer_of(release: Path) -> Tokenizer:
-    return Tokenizer.from_file(str(release / "tokenizer.json"))
 
 
 # Servers
@@ -336,16 +330,17 @@ def _route_rows(
         )
 
 
-def _batch_row(tokenizer: Tokenizer, prompts: list[str], ours: Server) -> Row:
+def _batch_row(prompts: list[str], ours: Server) -> Row:
     (loads,) = loads_in_turns([(ours, ROUTE)], [{"prompts": prompts}])
+    bare = bare_tokenizer()
     (seconds,) = seconds_in_turns(
-        lambda: tokenizer.encode_batch_fast(prompts, add_special_tokens=False)
+        lambda: bare.encode_batch_fast(prompts, add_special_tokens=False)
     )
     rates = [load.rate * len(prompts) for load in loads]
     routed = statistics.median(rates)
     tokenised = len(prompts) / seconds
     return Row(
-        f"POST {ROUTE} with {len(prompts)} prompts, to tokenising them",
+        f"POST {ROUTE} with {len(prompts)} prompts, to tokenising them by SmolLM2's",
         f"{routed:,.0f} prompts a second",
         f"{tokenised:,.0f} a second",
         routed / tokenised,

@@ -19,7 +19,6 @@ from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
-from tokenizers import Tokenizer
 
 from ridgeway.client.sums.accumulate import Accumulator, add_states
 from ridgeway.client.sums.prepare import Maker, PrepareJob, makers, prepare
@@ -29,16 +28,23 @@ from ridgeway.common.base.operating_system import cores
 from ridgeway.common.base.settings import DEFAULT, Sampling, WordFeatures
 from ridgeway.common.routing.router import Router
 from ridgeway.common.statistics import Integers, Statistics
-from ridgeway.common.text.table_encoder import TableEncoder, of_tokens_alone, with_words
+from ridgeway.common.text.table_encoder import (
+    WORDS,
+    TableEncoder,
+    of_tokens_alone,
+    with_words,
+)
 from ridgeway.common.text.tokenizer import Ids
+from ridgeway.common.text.tokens import Tokens
 from ridgeway.common.text.windows import window_starts
 from ridgeway.coordinator.solving.solve import RouterChoices, draft, sign
 from ridgeway.simulations.audit import text_batches
 from ridgeway.simulations.bench.bench_inputs import (
-    Batch,
     BenchText,
+    bare_tokenizer,
     bench_text,
     draw,
+    plain_tokens,
     random_encoder,
 )
 from ridgeway.simulations.bench.measuring import (
@@ -131,7 +137,7 @@ def _case_rows(case: SumsCase, encoder: TableEncoder) -> Iterator[Row]:
     )
 
 
-def our_statistics(made: Sequence[Maker], parts: Sequence[Batch]) -> Statistics:
+def our_statistics(made: Sequence[Maker], parts: Sequence[Tokens]) -> Statistics:
     """Threads take turns at as many accumulators as there may be, as in `prepare`."""
     threads = cores()
     accumulators = [make() for make in made]
@@ -139,10 +145,10 @@ def our_statistics(made: Sequence[Maker], parts: Sequence[Batch]) -> Statistics:
     for accumulator in accumulators:
         idle.put(accumulator)
 
-    def add(part: Batch) -> None:
+    def add(part: Tokens) -> None:
         accumulator = idle.get()
         try:
-            accumulator.add(*part)
+            accumulator.add(part)
         finally:
             idle.put(accumulator)
 
@@ -152,12 +158,11 @@ def our_statistics(made: Sequence[Maker], parts: Sequence[Batch]) -> Statistics:
     return accumulators[0].statistics(state, threads)
 
 
-def defined_gram(table: NDArray[np.int16], window: int, part: Batch) -> Integers:
+def defined_gram(table: NDArray[np.int16], window: int, part: Tokens) -> Integers:
     """Σ φφᵀ straight from its definition: φ is a window's mean, rounded half up, and a one."""
-    ids, lengths = part
-    starts = window_starts(lengths, window)
-    counts = np.diff(starts, append=len(ids))[:, None]
-    sums = np.add.reduceat(table[ids].astype(np.int64), starts)
+    starts = window_starts(part.lengths, window)
+    counts = np.diff(starts, append=len(part.ids))[:, None]
+    sums = np.add.reduceat(table[part.ids].astype(np.int64), starts)
     means = (2 * sums + counts) // (2 * counts)
     # float64 is exact here: the sums of integers stay below 2⁵³
     features = np.hstack((means, np.ones_like(counts))).astype(np.float64)
@@ -184,15 +189,14 @@ def published_seconds(embeddings: Any, ids: Ids, batch: int) -> float:
     return time.perf_counter() - started
 
 
-def _first(part: Batch, tokens: int) -> Batch:
+def _first(part: Tokens, tokens: int) -> Tokens:
     """The first tokens of a batch, the last document cut."""
-    ids, lengths = part
-    ends = np.minimum(np.cumsum(lengths), tokens)
+    ends = np.minimum(np.cumsum(part.lengths), tokens)
     kept = np.diff(ends, prepend=0)
-    return ids[: int(ends[-1])], kept[kept > 0]
+    return plain_tokens(part.ids[: int(ends[-1])], kept[kept > 0])
 
 
-# The whole of `client prepare`, from files, beside the bare tokenizer on the same documents.
+# The whole of `client prepare`, from files, beside SmolLM2's tokenizer on the same documents.
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,14 +224,14 @@ def prepare_rows(options: BenchOptions) -> Iterator[Row]:
     files = list(text.training.values())
     megabytes = sum(len(document.encode()) for document in text.documents) / 1e6
     contenders = [_prepare(case, plain, files, options) for case in _CASES]
-    contenders += _bare(plain, text.documents)
+    contenders += _bare(text.documents)
     *taken, one, other = runs_in_turns(*contenders, rounds=_ROUNDS)
     bare = min(one, other, key=median)
     fastest = median(bare)
     for case, runs in zip(_CASES, taken, strict=True):
         seconds = median(runs)
         yield Row(
-            f"prepare, {case.name}, to the bare tokenizer",
+            f"prepare, {case.name}, to SmolLM2's bare tokenizer",
             f"{megabytes / seconds:.2f} MB/s",
             f"{megabytes / fastest:.2f} MB/s, {cores()} threads",
             fastest / seconds,
@@ -252,10 +256,9 @@ def _prepare(
     return work
 
 
-def _bare(encoder: TableEncoder, documents: Sequence[str]) -> list[Work]:
+def _bare(documents: Sequence[str]) -> list[Work]:
     """Tokenising alone: on threads of our own, and on the library's."""
-    backend = Tokenizer.from_str(encoder.definition.decode())
-    tokenise = partial(backend.encode_batch_fast, add_special_tokens=False)
+    tokenise = partial(bare_tokenizer().encode_batch_fast, add_special_tokens=False)
     batches = list(text_batches(documents))
 
     def own_threads() -> None:
@@ -270,7 +273,8 @@ def _bare(encoder: TableEncoder, documents: Sequence[str]) -> list[Work]:
     return [own_threads, library_threads]
 
 
-# Tokenising and routing beside the library's bare tokenisation, and the whole command.
+# Tokenising and routing beside bare tokenisation by the tokenizers library with SmolLM2's
+# definition, and the whole command.
 
 
 _MAX_PROMPTS = 2000
@@ -282,7 +286,7 @@ DEFAULT_CHOICES = RouterChoices.of_preset(DEFAULT)
 
 def route_rows(options: BenchOptions) -> Iterator[Row]:
     text = bench_text(options)
-    encoder = options.find_encoder()
+    encoder = options.find_encoder(WORDS)
     release = make_release(encoder, text, options.work)
     yield _tokenising(encoder, text)
     yield from _routing(release, text)
@@ -306,9 +310,7 @@ def make_release(encoder: TableEncoder, text: BenchText, work: Path) -> Path:
 def _tokenising(encoder: TableEncoder, text: BenchText) -> Row:
     """Documents to ids, both on one thread."""
     ours = encoder.tokenizer
-    ours.make_fast()
-    theirs = Tokenizer.from_str(encoder.definition.decode())
-    bare = partial(theirs.encode_batch_fast, add_special_tokens=False)
+    bare = partial(bare_tokenizer().encode_batch_fast, add_special_tokens=False)
     batches = list(itertools.islice(text_batches(text.documents), _MAX_BATCHES))
     megabytes = sum(len(text.encode()) for batch in batches for text in batch) / 1e6
     with serial_tokenizers():
@@ -319,7 +321,7 @@ def _tokenising(encoder: TableEncoder, text: BenchText) -> Row:
         )
     seconds = median(repeated) / _REPEATS
     return Row(
-        "tokenising, one thread, to the library's",
+        "tokenising by pieces, one thread, to SmolLM2's bare tokenizer",
         f"{megabytes / seconds:.1f} MB/s",
         f"{megabytes / median(library):.2f} MB/s",
         median(library) / seconds,
@@ -331,7 +333,7 @@ def _tokenising(encoder: TableEncoder, text: BenchText) -> Row:
 def _routing(release: Path, text: BenchText) -> Iterator[Row]:
     router = Router.load(release)
     router.make_fast()
-    bare = Tokenizer.from_file(str(release / "tokenizer.json"))
+    bare = bare_tokenizer()
     prompts = text.prompts[:: max(1, len(text.prompts) // _MAX_PROMPTS)]
     single, encode, many, batch = runs_in_turns(
         lambda: _each(router.route, prompts),
@@ -341,7 +343,7 @@ def _routing(release: Path, text: BenchText) -> Iterator[Row]:
     )
     micro = 1e6 / len(prompts)
     yield Row(
-        "route, to tokenising the prompt",
+        "route, to tokenising the prompt by SmolLM2's",
         f"{median(single) * micro:.1f} µs a prompt",
         f"{median(encode) * micro:.1f} µs, {len(prompts):,} prompts",
         median(single) / median(encode),
@@ -349,7 +351,7 @@ def _routing(release: Path, text: BenchText) -> Iterator[Row]:
         spread_of(single, encode),
     )
     yield Row(
-        "route_many, times as fast as tokenising the batch",
+        "route_many, times as fast as tokenising the batch by SmolLM2's",
         f"{median(many) * micro:.1f} µs a prompt",
         f"{median(batch) * micro:.1f} µs",
         median(batch) / median(many),

@@ -12,8 +12,9 @@ from typing import Any, TypeVar
 
 from ridgeway.client.sums.corpus import is_held_out
 from ridgeway.common.base.files import IMPORT_ROOT, sha256
+from ridgeway.common.base.settings import DEFAULT, PLAIN_ENCODER
 from ridgeway.common.text.encoder_files import find_encoder
-from ridgeway.common.text.table_encoder import TableEncoder
+from ridgeway.common.text.table_encoder import TableEncoder, bare_name
 from ridgeway.simulations.corpora import Corpus, builtin, read_corpora
 
 DATA_FOLDER = IMPORT_ROOT.parent / "shared" / "data"
@@ -134,6 +135,8 @@ class ExperimentPlan:
     """
     datasets: at least one.
     work:     a folder for federations and other scratch.
+    encoder:  our table of tokens alone.
+    paper_encoder: that of routers which the paper has.
     full:     everything, for hours or a GPU; otherwise what two cores do in minutes.
     device:   auto, cpu, cuda or cuda:N.
     learnt:   what parts have learnt so far in this process, which they share.
@@ -141,7 +144,8 @@ class ExperimentPlan:
 
     datasets: tuple[Dataset, ...]
     work: Path
-    encoder: str = "smollm2"
+    encoder: str = bare_name(DEFAULT.encoder)
+    paper_encoder: str = PLAIN_ENCODER
     full: bool = False
     device: str = "auto"
     seed: int = 1
@@ -162,11 +166,15 @@ class ExperimentPlan:
     def table_encoder(self) -> TableEncoder:
         return find_encoder(self.encoder)
 
+    def published_encoder(self) -> TableEncoder:
+        return find_encoder(self.paper_encoder)
+
     def key(self) -> dict[str, Any]:
         """What decides results, apart from code."""
         return {
             "datasets": {dataset.name: dataset.digest for dataset in self.datasets},
             "encoder": self.encoder,
+            "paper_encoder": self.paper_encoder,
             "full": self.full,
             "seed": self.seed,
         }

@@ -32,7 +32,7 @@ from ridgeway.common.routing.sentence_table import compile_router, margin_for
 from ridgeway.common.statistics import Integers, Statistics
 from ridgeway.common.text.encoder_files import find_encoder
 from ridgeway.common.text.sentence_encoder import SENTENCE
-from ridgeway.common.text.table_encoder import TableEncoder
+from ridgeway.common.text.table_encoder import WORDS, TableEncoder
 from ridgeway.simulations.attacks import auc_allowed, auc_of_noise
 from ridgeway.simulations.audit import audit_halves, canaries, halves, plant
 from ridgeway.simulations.experiments.dataset import Dataset, ExperimentPlan
@@ -151,7 +151,7 @@ class PrivateGround:
 
 
 def run_privacy(plan: ExperimentPlan) -> ReportPart:
-    encoder = find_encoder(plan.encoder + SENTENCE)
+    encoder = find_encoder(plan.encoder + WORDS + SENTENCE)
     prior = built_in_prior(encoder)
     tables = []
     left_out = []
@@ -212,7 +212,7 @@ def accuracy(ground: PrivateGround, privacy: Privacy, seed: int) -> float:
     weights = solve_private(total, privacy, domains, ground.prior, encoder)
     table = compile_router(encoder, weights, margin_for(private=True))
     columns = np.arange(len(domains))
-    route = table_route(encoder.tokenizer, table, Selector("average"), columns)
+    route = table_route(encoder.reader, table, Selector("average"), columns)
     return evaluation(route, ground.dataset.test).accuracy
 
 
@@ -230,10 +230,8 @@ def _rows(ground: PrivateGround, domain: str) -> Integers:
     encoder = ground.encoder
 
     def vectors(start: int) -> Integers:
-        ids, lengths = encoder.tokenizer.encode_many(summed[start : start + _BLOCK])
-        return document_vectors(
-            ground.prior, ids, lengths, encoder.table, encoder.sentences
-        )
+        tokens = encoder.read(summed[start : start + _BLOCK])
+        return document_vectors(ground.prior, tokens, encoder)
 
     with ThreadPoolExecutor(cores()) as pool:
         return np.concatenate([*pool.map(vectors, range(0, len(summed), _BLOCK))])
@@ -267,10 +265,11 @@ def _attacks(seed: int, ground: PrivateGround) -> ReportTable:
         f" {name}, the other half as a control",
         columns,
         tuple(rows),
-        "named: of the half's distinct tokens; pairs told apart: how often a document"
+        "named: of the buckets of runs of letters that the half has more of than public"
+        " text (column), or varies most in (products); pairs told apart: how often a document"
         " that was summed scores above one that was not, with either half summed, 50 %"
         " is guessing; planted"
-        " ones: the same for documents of random tokens by someone who knows all else,"
+        " ones: the same for documents of random pieces by someone who knows all else,"
         f" in {PLANTED_RUNS} runs, each with its own noise, so that a few points are chance;"
         " by this noise: the best that can be; allowed: what ε allows any mechanism.",
     )
@@ -287,7 +286,7 @@ def _attack_rows(
     texts = ground.dataset.train[ground.dataset.domains[0]]
     own, control = halves(texts, ground.encoder, prior)
     measured, swapped = (
-        audit_halves(*pair, ground.encoder, prior, privacy, chance.bytes)
+        audit_halves(*pair, prior, privacy, chance.bytes)
         for pair in ((own, control), (control, own))
     )
     auc = measured.membership_auc
@@ -333,7 +332,7 @@ SEEDS = 3
 
 
 def run_summary(plan: ExperimentPlan) -> ReportPart:
-    encoder = find_encoder(plan.encoder + SENTENCE)
+    encoder = find_encoder(plan.encoder + WORDS + SENTENCE)
     prior = built_in_prior(encoder)
     accuracies = {}
     for dataset in plan.datasets:

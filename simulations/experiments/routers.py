@@ -30,17 +30,16 @@ from ridgeway.common.routing.decision import winners
 from ridgeway.common.routing.evaluation import Evaluation
 from ridgeway.common.routing.router import Router
 from ridgeway.common.routing.token_table import (
+    ExactTable,
     RouterTable,
     TokenTable,
-    counted_in,
-    step_for,
     tally_texts,
 )
 from ridgeway.common.statistics import Integers, Prepared, Statistics
 from ridgeway.common.text.model_files import imported
 from ridgeway.common.text.sentence_encoder import SENTENCE
 from ridgeway.common.text.table_encoder import WORDS, TableEncoder, bare_name
-from ridgeway.common.text.tokenizer import Ids, Tokenizer
+from ridgeway.common.text.tokens import TextReader, Tokens
 from ridgeway.coordinator.solving.solve import RouterChoices, draft
 from ridgeway.simulations import corpora
 from ridgeway.simulations.bench.measuring import seconds_in_turns
@@ -280,7 +279,8 @@ OURS_WITH_SENTENCES = RoutingMethod(
 OURS = RoutingMethod("windows of embeddings, ridge regression", _ours, gathers=False)
 
 
-# Routers that are tables over tokens, as ours is, decided by production's selectors.
+# Routers that are tables over tokens, as ours is, decided by production's selectors. They have the
+# encoder of the paper.
 #
 # Naive Bayes and a linear router with cross-entropy, both scikit-learn's, learn from all text in
 # one place. The paper's own router comes from production's code: the preset `paper` follows the
@@ -302,13 +302,13 @@ TEXTS_PER_BATCH = 64
 
 
 def table_route(
-    tokenizer: Tokenizer, table: RouterTable, selector: Selector, columns: Places
+    reader: TextReader, table: RouterTable, selector: Selector, columns: Places
 ) -> Route:
     """columns: the place of the domain that each column of the table belongs to."""
 
     def route(prompts: Sequence[str]) -> Places:
-        ids, lengths = tokenizer.encode_many(prompts)
-        found: Places = columns[winners(tally_texts(table, selector, ids, lengths))]
+        tokens = reader.read(prompts)
+        found: Places = columns[winners(tally_texts(table, selector, tokens))]
         return found
 
     return route
@@ -316,15 +316,14 @@ def table_route(
 
 def compiled(exact: _Matrix) -> TokenTable:
     """Logits of every token as production's router keeps them."""
-    step = step_for(float(np.abs(exact).max()))
-    return counted_in(step, np.ascontiguousarray(exact))
+    table = ExactTable(exact, None)
+    return table.counted_in(table.steps)
 
 
-def token_counts(tokenizer: Tokenizer, texts: Texts, rows: int) -> Integers:
+def token_counts(reader: TextReader, texts: Texts, rows: int) -> Integers:
     """How often each token stands in each domain's text, V×C."""
     counts = [
-        np.bincount(tokenizer.encode_many(own)[0], minlength=rows)
-        for own in texts.values()
+        np.bincount(reader.read(own).ids, minlength=rows) for own in texts.values()
     ]
     return np.stack(counts, axis=1)
 
@@ -341,12 +340,12 @@ def log_likelihoods(counts: Integers, smoothing: float) -> _Matrix:
 
 
 def _naive_bayes(plan: ExperimentPlan, dataset: Dataset) -> list[RouterLine]:
-    encoder = plan.table_encoder()
-    counts = token_counts(encoder.tokenizer, split(dataset).fit, encoder.rows)
+    encoder = plan.published_encoder()
+    counts = token_counts(encoder.reader, split(dataset).fit, encoder.rows)
     columns = np.arange(len(dataset.domains))
     variants = {
         f"{smoothing:g} added to every count": table_route(
-            encoder.tokenizer,
+            encoder.reader,
             compiled(log_likelihoods(counts, smoothing)),
             AVERAGE,
             columns,
@@ -360,8 +359,8 @@ def _naive_bayes(plan: ExperimentPlan, dataset: Dataset) -> list[RouterLine]:
 
 
 def _cross_entropy(plan: ExperimentPlan, dataset: Dataset) -> list[RouterLine]:
-    encoder = plan.table_encoder()
-    counts = token_counts(encoder.tokenizer, split(dataset).fit, encoder.rows)
+    encoder = plan.published_encoder()
+    counts = token_counts(encoder.reader, split(dataset).fit, encoder.rows)
     columns = np.arange(len(dataset.domains))
     steps = FULL_STEPS if plan.full else SHORT_STEPS
     selectors = [AVERAGE, ALL, *(Selector("entropy", k) for k in VOTERS)]
@@ -371,7 +370,7 @@ def _cross_entropy(plan: ExperimentPlan, dataset: Dataset) -> list[RouterLine]:
         table = compiled(logits)
         for selector in selectors:
             words = f"L2 penalty {penalty:g}, {_words(selector)}"
-            variants[words] = table_route(encoder.tokenizer, table, selector, columns)
+            variants[words] = table_route(encoder.reader, table, selector, columns)
     return [RouterLine("linear router, cross-entropy", variants)]
 
 
@@ -407,12 +406,12 @@ def _words(selector: Selector) -> str:
 def summed(
     table: NDArray[np.int16],
     sampling: Sampling,
-    batches: Iterable[tuple[Ids, Integers]],
+    batches: Iterable[Tokens],
 ) -> Statistics:
-    """The sums over token ids, without mistyped copies, which are made of text."""
+    """The sums over tokens alone, without mistyped copies, which are made of text."""
     accumulator = accumulators(table, replace(sampling, mistyped=0))()
-    for ids, lengths in batches:
-        accumulator.add(ids, lengths)
+    for tokens in batches:
+        accumulator.add(tokens)
     return accumulator.statistics(accumulator.state(), cores())
 
 
@@ -420,10 +419,7 @@ def summed_texts(
     encoder: TableEncoder, sampling: Sampling, domain: str, texts: Sequence[str]
 ) -> Prepared:
     starts = range(0, len(texts), TEXTS_PER_BATCH)
-    batches = (
-        encoder.tokenizer.encode_many(texts[start : start + TEXTS_PER_BATCH])
-        for start in starts
-    )
+    batches = (encoder.read(texts[start : start + TEXTS_PER_BATCH]) for start in starts)
     sums = summed(encoder.table, sampling, batches)
     return Prepared(domain, "local", encoder.fingerprint, sampling, sums)
 
@@ -439,7 +435,7 @@ def solved(
 
 
 def _ir3de(plan: ExperimentPlan, dataset: Dataset) -> list[RouterLine]:
-    encoder = plan.table_encoder()
+    encoder = plan.published_encoder()
     fit = split(dataset).fit
     names = sorted(fit)
     parts = [summed_texts(encoder, PAPER.sampling, name, fit[name]) for name in names]
@@ -449,7 +445,7 @@ def _ir3de(plan: ExperimentPlan, dataset: Dataset) -> list[RouterLine]:
 
     def routes(table: TokenTable, *selectors: Selector) -> dict[str, Route]:
         return {
-            _words(selector): table_route(encoder.tokenizer, table, selector, columns)
+            _words(selector): table_route(encoder.reader, table, selector, columns)
             for selector in selectors
         }
 
@@ -467,8 +463,8 @@ def _ir3de(plan: ExperimentPlan, dataset: Dataset) -> list[RouterLine]:
     ]
 
 
-NAIVE_BAYES = RoutingMethod("token counts", _naive_bayes)
-CROSS_ENTROPY = RoutingMethod("the same embeddings, cross-entropy", _cross_entropy)
+NAIVE_BAYES = RoutingMethod("counts of SmolLM2's tokens", _naive_bayes)
+CROSS_ENTROPY = RoutingMethod("SmolLM2's embeddings, cross-entropy", _cross_entropy)
 IR3DE = RoutingMethod(
-    "the same embeddings, ridge regression, token by token", _ir3de, gathers=False
+    "SmolLM2's embeddings, ridge regression, token by token", _ir3de, gathers=False
 )

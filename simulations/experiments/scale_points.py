@@ -31,14 +31,13 @@ from ridgeway.common.base.identity import Identity
 from ridgeway.common.base.machine import one_blas_thread
 from ridgeway.common.base.operating_system import cores
 from ridgeway.common.base.records import Mode
-from ridgeway.common.base.settings import DEFAULT, Ridge, Sampling
+from ridgeway.common.base.settings import DEFAULT, PLAIN_ENCODER, Ridge, Sampling
 from ridgeway.common.protocol.messages import SealedSums
 from ridgeway.common.protocol.packet import Packet, seal_packet
 from ridgeway.common.routing.router import Router
 from ridgeway.common.statistics import vector_size
 from ridgeway.common.text.encoder_files import find_encoder
 from ridgeway.common.text.sentence_encoder import SENTENCE
-from ridgeway.common.text.table_encoder import WORDS
 from ridgeway.coordinator.round.progress import Event, ReleaseDelivered
 from ridgeway.coordinator.solving.solve import draft, sign, solve
 from ridgeway.simulations.bench.bench_inputs import (
@@ -68,7 +67,8 @@ from ridgeway.simulations.local_grid import forget_shared_work
 from ridgeway.simulations.simulate import FederationSettled, simulate_federation
 
 Figures = dict[str, float | None]
-_ENCODER = "smollm2"
+_ENCODER = PLAIN_ENCODER
+"""Of holders and domains."""
 _REPEATS = 3
 
 _DOMAINS = 6
@@ -95,7 +95,7 @@ def documents(megabytes: int, work: Path) -> Figures:
     text = bench_text(BenchOptions(work))
     path = work / "text.jsonl"
     _write_lines(list(text.training.values()), megabytes * 1_000_000, path)
-    encoder = find_encoder(_ENCODER + WORDS)
+    encoder = find_encoder(DEFAULT.encoder)
     job = PrepareJob((path,), "scale", DEFAULT.sampling, 0.0, ("text",), cores())
     before = _cpu_seconds()
     prepare(job, encoder, work / "cache")
@@ -283,8 +283,8 @@ def prompt_tokens(tokens: int, work: Path) -> Figures:
     """Routing one prompt of so many tokens, by the table alone and with every sentence read."""
     text = bench_text(BenchOptions(work))
     long = "\n".join(text.documents)
-    release = _release(text, work, WORDS + SENTENCE)
-    prompts = prompts_of(release, long, tokens)
+    release = _release(text, work, DEFAULT.encoder + SENTENCE)
+    prompts = prompts_of(long, tokens)
     table = Router.load(release, sentences="never")
     table.make_fast()
     reader = Router.load(release, sentences="always")
@@ -299,8 +299,8 @@ def prompt_tokens(tokens: int, work: Path) -> Figures:
 def clients(connections: int, work: Path) -> Figures:
     """`POST /v1/route` over so many connections, which ask again when they have their answer."""
     text = bench_text(BenchOptions(work))
-    release = _release(text, work, WORDS)
-    prompts = prompts_of(release, "\n".join(text.documents), TOKENS)
+    release = _release(text, work, DEFAULT.encoder)
+    prompts = prompts_of("\n".join(text.documents), TOKENS)
     bodies = [{"prompt": prompt} for prompt in prompts]
     with ridgeway_serve(work, str(release)) as server:
         asyncio.run(put_load(server, ROUTE, bodies, connections))  # warms up
@@ -315,13 +315,13 @@ def clients(connections: int, work: Path) -> Figures:
     }
 
 
-def _release(text: BenchText, work: Path, endings: str) -> Path:
+def _release(text: BenchText, work: Path, source: str) -> Path:
     """Of a few documents of each domain: what a prompt costs does not depend on how many."""
     few = {}
     for domain, path in text.training.items():
         few[domain] = work / f"few-{path.name}"
         few[domain].write_bytes(b"".join(path.read_bytes().splitlines(True)[:_FEW]))
-    encoder = find_encoder(_ENCODER + endings)
+    encoder = find_encoder(source)
     return make_release(encoder, replace(text, training=few), work)
 
 

@@ -181,8 +181,7 @@ def batches(order: Places, size: int) -> Iterator[list[int]]:
 def sentence_vectors(encoder: TableEncoder, texts: Sequence[str]) -> _Rows:
     """By USE."""
     assert encoder.sentences is not None
-    ids, lengths = encoder.tokenizer.encode_many(texts)
-    sums, _ = encoder.sentences.vector_sums(ids, lengths)
+    sums, _ = encoder.sentences.vector_sums(encoder.read(texts))
     norms = np.linalg.norm(sums, axis=1, keepdims=True)
     return np.asarray(sums / np.maximum(norms, 1), dtype=np.float32)
 

@@ -13,34 +13,22 @@ from ridgeway.client.sums.prepare import PrepareJob
 from ridgeway.common.base.settings import DEFAULT
 from ridgeway.common.privacy.noise import PrivacyMode, bounded_sums, document_vectors
 from ridgeway.common.privacy.public_prior import make_prior
-from ridgeway.common.text.sentence_encoder import SentenceEncoder
-from ridgeway.common.text.table_encoder import with_sentences
 from tests.support.corpora_on_disk import write_jsonl
 from tests.support.simulated_federation import own_texts
-from tests.support.tiny import tiny_encoder
+from tests.support.tiny import private_encoder
 
 
 @pytest.mark.parametrize("mode", ["columns", "full"])
-@pytest.mark.parametrize("reads_sentences", [False, True])
+@pytest.mark.usefixtures("private_sentences")
 def test_neither_threads_nor_batches_change_a_sum(
-    mode: PrivacyMode,
-    reads_sentences: bool,
-    sentences: SentenceEncoder,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    mode: PrivacyMode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is that of all documents in one block."""
     texts = own_texts("V", "law", 16)
-    encoder = (
-        with_sentences(tiny_encoder(8), sentences)
-        if reads_sentences
-        else tiny_encoder(8)
-    )
-    prior = make_prior(encoder, [texts[:8], texts[8:]])
-    ids, lengths = encoder.tokenizer.encode_many(texts)
-    whole = bounded_sums(
-        mode, document_vectors(prior, ids, lengths, encoder.table, encoder.sentences)
-    )
+    encoder = private_encoder()
+    prior = make_prior(encoder, texts)
+    vectors = document_vectors(prior, encoder.read(texts), encoder)
+    whole = bounded_sums(mode, vectors)
     file = write_jsonl(tmp_path / "law.jsonl", texts)
     for threads, characters in ((1, 1 << 19), (1, 100), (3, 100), (8, 1)):
         monkeypatch.setattr(prepare, "BATCH_CHARACTERS", characters)

@@ -49,10 +49,10 @@ TEXTS = (
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory, smollm2: TableEncoder) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory, use: TableEncoder) -> Path:
     """Of a release of the usual size."""
     folder = tmp_path_factory.mktemp("bounded")
-    usual_release(folder / "release", DOMAINS, smollm2)
+    usual_release(folder / "release", DOMAINS, use)
     return folder
 
 

@@ -15,7 +15,6 @@ from ridgeway.common.base.errors import InputError, ReleaseError
 from ridgeway.common.routing.release import (
     MANIFEST,
     ROUTER,
-    TOKENIZER,
     CurrentRelease,
     amend_release,
     find_release,
@@ -76,7 +75,7 @@ def test_a_link_to_another_release_is_a_new_release(
     assert current.served.folder == (tmp_path / "next").resolve()
 
 
-@pytest.mark.parametrize("name", [MANIFEST, ROUTER, TOKENIZER])
+@pytest.mark.parametrize("name", [MANIFEST, ROUTER, "tokenizer.json"])
 def test_a_damaged_release_is_refused_and_the_old_one_goes_on(
     folder: Path, name: str
 ) -> None:

@@ -14,11 +14,13 @@ from ridgeway.client.sums.accumulate import accumulators, gram_of_counts
 from ridgeway.common.base.errors import ShapeMismatch
 from ridgeway.common.base.settings import EQUAL_MASS, Sampling
 from ridgeway.common.statistics import Integers, Statistics, single_domain
+from ridgeway.common.text.tokens import NO_RUNS, Tokens
 from ridgeway.simulations.attacks import (
     attribution,
     column,
     histogram,
     measure,
+    named_shares,
     unweighted,
 )
 
@@ -57,7 +59,8 @@ def statistics_of(counts: Integers, window: int) -> Statistics:
         .astype(np.int32)
     )
     sums = accumulators(TABLE, Sampling(window=window))()
-    sums.add(ids, np.array([len(ids)]))
+    lengths = np.array([len(ids)])
+    sums.add(Tokens(ids, lengths, NO_RUNS, ids[:0], lengths[:0]))
     return sums.statistics(sums.state())
 
 
@@ -218,3 +221,14 @@ def test_histograms_of_different_tables_are_not_compared() -> None:
     """A token is a place in the table."""
     with pytest.raises(ShapeMismatch):
         measure(np.zeros(3, dtype=np.int64), np.zeros(4, dtype=np.int64))
+
+
+def test_shares_of_named_buckets_by_hand() -> None:
+    """Of four right buckets three are named, and one that is wrong; naming none is no error."""
+    right = np.array([True, True, True, True, False, False, False, False])
+    named = np.array([True, True, True, False, True, False, False, False])
+    shares = named_shares(named, right)
+    assert (shares.buckets, shares.found, shares.chance) == (4, 4, 0.5)
+    assert shares.recovered == shares.precision == 3 / 4
+    nothing = named_shares(~right & False, right)
+    assert (nothing.recovered, nothing.precision, nothing.chance) == (0, None, 0)

@@ -14,11 +14,10 @@ from hypothesis import strategies as st
 
 from ridgeway.common.base.errors import CorpusError
 from ridgeway.common.base.settings import PAPER
-from ridgeway.common.privacy import built_in_text
-from ridgeway.common.privacy.built_in_text import Document, TextFolders
 from ridgeway.common.text.table_encoder import TableEncoder
-from ridgeway.simulations import corpora
+from ridgeway.simulations import corpora, harvested_text
 from ridgeway.simulations.corpora import Corpus, in_pieces
+from ridgeway.simulations.harvested_text import Document, TextFolders
 from tests.simulations.test_demo import VISITORS
 from tests.support.corpora_on_disk import measured
 
@@ -96,7 +95,7 @@ def test_every_domain_has_enough_text_and_not_too_much(
         assert 0.05 < test / (train + test) < 0.4, corpus.name
 
 
-def test_the_preset_paper_routes_built_in_text_as_it_always_did(
+def test_the_preset_paper_routes_harvested_text_as_it_always_did(
     harvested: tuple[Corpus, ...], smollm2: TableEncoder, tmp_path: Path
 ) -> None:
     """The published method, on text that every machine has: a part of it, so that a change shows
@@ -158,14 +157,14 @@ def test_a_licence_under_another_name_is_read_once() -> None:
 @given(text=st.text(alphabet="ab \n"))
 def test_paragraphs_joined_are_the_text(text: str) -> None:
     """Cutting at blank lines loses nothing."""
-    assert "".join(built_in_text.paragraphs(text)) == text
+    assert "".join(harvested_text.paragraphs(text)) == text
 
 
 @given(sizes=st.lists(st.integers(0, 5_000), max_size=12), blank=st.booleans())
 def test_pieces_are_whole_lines_in_order(sizes: list[int], blank: bool) -> None:
     """A piece never begins or ends within a line, and never goes beyond its limits."""
     lines = [f"{index}".ljust(size, "x") for index, size in enumerate(sizes)]
-    found = list(built_in_text.pieces(("\n\n" if blank else "\n").join(lines)))
+    found = list(harvested_text.pieces(("\n\n" if blank else "\n").join(lines)))
     seen = [line for piece in found for line in piece.split("\n") if line]
     assert all(200 <= len(piece) <= 2_000 for piece in found)
     assert seen == [line for line in lines if line in seen]
@@ -183,7 +182,7 @@ def test_docstrings_are_read_without_importing(tmp_path: Path) -> None:
         "A class with \\alpha.",
         "A method\n\nwith a line\n    that is indented.",
     ]
-    assert built_in_text.docstrings(module.read_text()) == "\n\n".join(expected)
+    assert harvested_text.docstrings(module.read_text()) == "\n\n".join(expected)
 
 
 def test_what_cannot_be_read_is_passed_over(tmp_path: Path) -> None:
@@ -196,7 +195,7 @@ def test_what_cannot_be_read_is_passed_over(tmp_path: Path) -> None:
     files = {
         name: tmp_path / f"{name}.py" for name in ("latin", "broken", "good", "missing")
     }
-    assert list(built_in_text.read_documents(files, built_in_text.docstrings)) == [
+    assert list(harvested_text.read_documents(files, harvested_text.docstrings)) == [
         Document("good", "Good.\n\nText.")
     ]
 
@@ -248,7 +247,7 @@ def test_questions_are_of_their_domain_alone_and_never_those_of_the_judges() -> 
         asked = [
             text
             for text in corpus.test
-            if len(text) < built_in_text.MIN_PIECE_CHARACTERS
+            if len(text) < harvested_text.MIN_PIECE_CHARACTERS
         ]
         assert len(corpus.train) >= 100 and len(asked) >= 10, corpus.name
 

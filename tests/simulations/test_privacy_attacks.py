@@ -9,21 +9,21 @@ import pytest
 
 from ridgeway.common.base.errors import CorpusError
 from ridgeway.common.privacy.accountant import Privacy
-from ridgeway.common.privacy.noise import PrivacyMode, bounded_sums, document_vectors
+from ridgeway.common.privacy.noise import PrivacyMode, bounded_sums
 from ridgeway.common.privacy.public_prior import PublicPrior, make_prior
+from ridgeway.common.text.table_encoder import TableEncoder
 from ridgeway.simulations.attacks import (
     auc,
     auc_allowed,
     auc_of_noise,
+    buckets_by_column,
+    buckets_by_products,
     membership_scores,
-    token_directions,
-    tokens_by_column,
-    tokens_by_products,
+    named_shares,
 )
 from ridgeway.simulations.audit import audit_halves, half_of, halves
-from tests.support.tiny import LETTERS, tiny_encoder
+from tests.support.tiny import LETTERS, private_encoder
 
-ENCODER = tiny_encoder(width=32)
 modes = pytest.mark.parametrize("mode", ["columns", "full"])
 
 
@@ -33,37 +33,37 @@ def texts(count: int, letters: str = LETTERS, seed: int = 0) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def prior() -> PublicPrior:
-    return make_prior(ENCODER, [texts(300, seed=9)])
+def encoder(private_sentences: None) -> TableEncoder:
+    return private_encoder()
 
 
-def test_without_noise_tokens_of_the_documents_are_named(prior: PublicPrior) -> None:
+@pytest.fixture(scope="module")
+def prior(encoder: TableEncoder) -> PublicPrior:
+    return make_prior(encoder, texts(300, seed=9))
+
+
+def test_without_noise_letters_of_the_documents_are_named(
+    encoder: TableEncoder, prior: PublicPrior
+) -> None:
     """An attack that cannot succeed would find every noise enough."""
-    rows = document_vectors(
-        prior, *ENCODER.tokenizer.encode_many(texts(50, "xyz")), ENCODER.table
-    )
-    sums, directions = (
-        bounded_sums("full", rows),
-        token_directions(prior, ENCODER.table),
-    )
-    there = set(ENCODER.tokenizer.encode("xyz").tolist())
-    assert (
-        set(np.flatnonzero(tokens_by_column(directions, sums.column[:-1])).tolist())
-        <= there
-    )
-    assert (
-        set(np.flatnonzero(tokens_by_products(directions, sums.products)).tolist())
-        <= there
-    )
+    own = half_of(texts(50, "xyz"), encoder, prior)
+    sums = bounded_sums("full", own.rows)
+    width = prior.letters.width
+    by_column = buckets_by_column(prior.letters, sums.column[:width])
+    by_products = buckets_by_products(prior.letters, sums.products[:width, :width])
+    for named, right in ((by_column, own.more), (by_products, own.varied)):
+        shares = named_shares(named, right)
+        assert shares.recovered is not None and shares.recovered > 0.9
+        assert shares.precision is not None and shares.precision > 0.9
 
 
 @modes
 def test_without_noise_documents_are_told_from_others(
-    mode: PrivacyMode, prior: PublicPrior
+    mode: PrivacyMode, encoder: TableEncoder, prior: PublicPrior
 ) -> None:
     """Few documents, and the sums of them as they are: members score higher nearly always."""
     own, others = (
-        half_of(texts(10, seed=seed), ENCODER, prior).rows for seed in (1, 2)
+        half_of(texts(10, seed=seed), encoder, prior).rows for seed in (1, 2)
     )
     sums = bounded_sums(mode, own)
     assert auc(membership_scores(own, sums), membership_scores(others, sums)) > 0.75
@@ -82,16 +82,14 @@ def test_the_noise_tells_less_than_epsilon_allows(epsilon: float) -> None:
 
 @modes
 def test_under_noise_own_and_control_are_told_alike(
-    mode: PrivacyMode, prior: PublicPrior
+    mode: PrivacyMode, encoder: TableEncoder, prior: PublicPrior
 ) -> None:
     """At ε = 0.1 the sums of 200 short documents say of them what they say of any text of the
     domain.
     """
-    own, control = halves(texts(400), ENCODER, prior)
+    own, control = halves(texts(400), encoder, prior)
     privacy = Privacy(mode=mode, epsilon=0.1, prior=prior.fingerprint)
-    audit = audit_halves(
-        own, control, ENCODER, prior, privacy, np.random.default_rng(1).bytes
-    )
+    audit = audit_halves(own, control, prior, privacy, np.random.default_rng(1).bytes)
     assert [finding.view for finding in audit.findings] == (
         ["column"] if mode == "columns" else ["column", "products"]
     )
@@ -105,16 +103,20 @@ def test_under_noise_own_and_control_are_told_alike(
     )
 
 
-def test_a_document_and_its_copy_are_in_one_half(prior: PublicPrior) -> None:
+def test_a_document_and_its_copy_are_in_one_half(
+    encoder: TableEncoder, prior: PublicPrior
+) -> None:
     """Else a control would hold what was summed."""
-    own, control = halves(texts(100) * 2, ENCODER, prior)
+    own, control = halves(texts(100) * 2, encoder, prior)
     assert not {row.tobytes() for row in own.rows} & {
         row.tobytes() for row in control.rows
     }
 
 
 @pytest.mark.parametrize("count", [0, 10])
-def test_too_few_documents_are_not_audited(count: int, prior: PublicPrior) -> None:
+def test_too_few_documents_are_not_audited(
+    count: int, encoder: TableEncoder, prior: PublicPrior
+) -> None:
     """A few documents would give figures that say nothing."""
     with pytest.raises(CorpusError, match="in each; add text"):
-        halves(texts(count), ENCODER, prior)
+        halves(texts(count), encoder, prior)

@@ -19,6 +19,7 @@ from ridgeway.common.routing.router import Router
 from ridgeway.common.statistics import Integers, to_bytes
 from ridgeway.common.text.table_encoder import TableEncoder
 from ridgeway.common.text.tokenizer import Ids, Tokenizer
+from ridgeway.common.text.tokens import TextReader
 from ridgeway.coordinator.solving.solve import RouterChoices, draft, sign
 from tests.support.tiny import tiny_encoder
 
@@ -166,7 +167,7 @@ def spied_encoder(
     """A small encoder, and the list of the texts that it will have tokenised."""
     encoder = replace(tiny_encoder())
     tokenizer = SpiedTokenizer(encoder.definition, before)
-    object.__setattr__(encoder, "tokenizer", tokenizer)
+    object.__setattr__(encoder, "reader", TextReader(tokenizer))
     return encoder, tokenizer.seen
 
 

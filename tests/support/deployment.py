@@ -138,7 +138,10 @@ class Deployment:
     it.
     """
 
-    def __init__(self, folder: Path, encoder: TableEncoder) -> None:
+    def __init__(
+        self, folder: Path, encoder: TableEncoder, sentences: Path | None = None
+    ) -> None:
+        """sentences: a cache with the sentence encoder, which private rounds need."""
         self.encoder = encoder
         self.folder = folder.resolve()
         self.coordinator = self.folder / "coordinator"
@@ -147,6 +150,9 @@ class Deployment:
         self._count = 0
         (self.folder / "words").mkdir()
         save_encoder(encoder, self.folder / "encoder")
+        if sentences:
+            (self.folder / "cache").mkdir()
+            (self.folder / "cache" / "sentences").symlink_to(sentences / "sentences")
 
     def __enter__(self) -> Self:
         return self
@@ -254,7 +260,7 @@ class Deployment:
 
     def prior(self) -> PublicPrior:
         """A public prior of this encoder's letters, which built-in text does not know."""
-        public = [[text[10:] for text in texts(name, seed=99)] for name in ALPHABETS]
+        public = [text[10:] for name in ALPHABETS for text in texts(name, seed=99)]
         return make_prior(self.encoder, public)
 
     def change(self, **settings: object) -> None:

@@ -30,6 +30,5 @@ def tiny_plan(folder: Path, dataset: Dataset | None = None) -> ExperimentPlan:
     encoder = folder / "encoder"
     if not encoder.exists():
         save_encoder(tiny_encoder(WIDTH), encoder)
-    return ExperimentPlan(
-        (dataset or tiny_dataset(),), folder / "work", f"dir:{encoder}"
-    )
+    source = f"dir:{encoder}"
+    return ExperimentPlan((dataset or tiny_dataset(),), folder / "work", source, source)

@@ -38,12 +38,7 @@ from ridgeway.common.base.settings import EQUAL_MASS, Confidence, Ridge
 from ridgeway.common.protocol.cohort import RosterMember
 from ridgeway.common.protocol.messages import Collect, Message, SealedSums
 from ridgeway.common.protocol.packet import Packet, open_packet, seal_packet
-from ridgeway.common.routing.release import (
-    MANIFEST,
-    ROUTER,
-    TOKENIZER,
-    load_release,
-)
+from ridgeway.common.routing.release import ROUTER, load_release, release_files
 from ridgeway.common.routing.token_table import compile_table
 from ridgeway.common.statistics import Prepared, Statistics
 from ridgeway.common.text.table_encoder import TableEncoder
@@ -593,12 +588,7 @@ def router_of(
         cross[:, domains.index(domain)] += weighted.cross[:, 0]
     total = Statistics(gram, cross)
     weights = solve(total, encoder.scale, Ridge(ridge)).weights
-    compiled = compile_table(encoder.table, encoder.scale, weights)
-    arrays = {
-        "weights": weights,
-        "logits": compiled.logits,
-        "entropies": compiled.entropies,
-    }
+    arrays = {"weights": weights, **compile_table(encoder, weights).arrays()}
     return save({name: np.ascontiguousarray(array) for name, array in arrays.items()})
 
 
@@ -623,6 +613,8 @@ def check_received(holder: Holder, federation: Federation) -> None:
     for entry in holder.releases():
         number = entry.facts["number"]
         assert known.get(number) == entry.facts["release"]
-        for name in (MANIFEST, ROUTER, TOKENIZER):
-            stored = (holder.release_folder(number) / name).read_bytes()
-            assert stored == (federation.release_folder(number) / name).read_bytes()
+        received, published = (
+            release_files(party.release_folder(number))
+            for party in (holder, federation)
+        )
+        assert received == published and len(received) == 3

@@ -43,7 +43,7 @@ from ridgeway.coordinator.round.progress import Event, Watch
 from ridgeway.coordinator.round.round import check_round, run_round
 from tests.support.corpora_on_disk import ALPHABETS, sentences, write_jsonl
 from tests.support.rosters import pin
-from tests.support.tiny import tiny_encoder
+from tests.support.tiny import private_encoder, tiny_encoder
 
 NO_BUNDLE = "0" * 64
 DOMAINS = ("code", "law", "medicine")
@@ -254,9 +254,13 @@ def found(
 
 
 def found_private(folder: Path, **settings: Any) -> Parties:
-    """A federation without holders, whose rounds are private."""
-    parties = found(folder, mode="private", **settings)
-    prior = make_prior(parties.encoder, [sentences(name, 30) for name in ALPHABETS])
+    """A federation without holders, whose rounds are private; needs the fixture
+    `private_sentences`.
+    """
+    encoder = private_encoder()
+    parties = found(folder, mode="private", encoder=encoder, **settings)
+    public = [text for name in ALPHABETS for text in sentences(name, 30)]
+    prior = make_prior(parties.encoder, public)
     write_prior(prior, folder / "coordinator" / PRIOR)
     return parties
 

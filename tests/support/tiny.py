@@ -5,8 +5,17 @@ from __future__ import annotations
 import json
 
 import numpy as np
+from tokenizers import Tokenizer as Backend
 
-from ridgeway.common.text.table_encoder import TableEncoder, quantise
+from ridgeway.common.base.settings import WordFeatures
+from ridgeway.common.privacy.public_prior import LETTER_BUCKETS
+from ridgeway.common.text import sentence_encoder
+from ridgeway.common.text.table_encoder import (
+    TableEncoder,
+    quantise,
+    with_sentences,
+    with_words,
+)
 from ridgeway.common.text.tokenizer import plain_definition
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789 .,\n"
@@ -52,8 +61,19 @@ def tiny_definition() -> bytes:
     return plain_definition(json.dumps(definition).encode())
 
 
+def tiny_library_tokenizer() -> Backend:
+    """The same by the tokenizers library."""
+    return Backend.from_str(tiny_definition().decode())
+
+
 def tiny_encoder(width: int = 6, seed: int = 0) -> TableEncoder:
     """An encoder over single characters with a random table."""
     rows = len(LETTERS) + 2
     embeddings = np.random.default_rng(seed).standard_normal((rows, width))
     return TableEncoder("tiny", tiny_definition(), *quantise(embeddings))
+
+
+def private_encoder(width: int = 6) -> TableEncoder:
+    """The same with the runs of letters and the sentences that private rounds know."""
+    lettered = with_words(tiny_encoder(width), WordFeatures(LETTER_BUCKETS))
+    return with_sentences(lettered, sentence_encoder.find_use())

@@ -17,16 +17,23 @@ from ridgeway.client.round.epochs import (
     EpochStore,
     sums_id,
 )
-from ridgeway.client.round.scoring import HeldOut
 from ridgeway.common.base.errors import FormatError
 from ridgeway.common.base.journal import Journal
 from ridgeway.common.base.settings import Sampling
 from ridgeway.common.privacy.accountant import Privacy
 from ridgeway.common.privacy.noise import DocumentSums
 from ridgeway.common.protocol.cohort import Terms
+from ridgeway.common.text.tokens import Tokens
+from ridgeway.common.text.word_sketch import Runs
 
 SUMS = DocumentSums("columns", np.zeros((0, 0), np.int64), np.arange(4))
-HELD_OUT = HeldOut(np.arange(5, dtype=np.int32), np.array([2, 3]))
+HELD_OUT = Tokens(
+    np.arange(5, dtype=np.int32),
+    np.array([2, 3]),
+    Runs(np.arange(6, dtype=np.uint16), np.array([1, 2, 3, 5, 6])),
+    np.arange(7, dtype=np.int32),
+    np.array([0, 2, 4, 6, 7]),
+)
 DIGESTS = np.array([3, 9, 27], np.uint64)
 DATA = EpochData(SUMS, HELD_OUT, DIGESTS)
 PRIVACY = Privacy(mode="columns", epsilon=1.0, prior="1" * 64)
@@ -59,10 +66,8 @@ def test_what_was_put_in_is_read_back(store: EpochStore) -> None:
     assert current == epoch(1)
     sums, held_out = store.document_sums(current), store.held_out(current)
     assert (sums.mode, sums.column.tolist()) == ("columns", SUMS.column.tolist())
-    assert (held_out.ids.tolist(), held_out.lengths.tolist()) == (
-        HELD_OUT.ids.tolist(),
-        [2, 3],
-    )
+    kept = {name: array.tolist() for name, array in held_out.arrays().items()}
+    assert kept == {name: array.tolist() for name, array in HELD_OUT.arrays().items()}
     digests = store.digests_of(current.name)
     assert digests is not None and digests.tolist() == DIGESTS.tolist()
     assert store.digests_of(epoch(2).name) is None

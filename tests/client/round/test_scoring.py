@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from ridgeway.client.round.scoring import HeldOut, Scorer, reliability, router_table
+from ridgeway.client.round.scoring import Scorer, reliability, router_table
 from ridgeway.common.base.settings import Confidence, Selector, SelectorName
 from ridgeway.common.routing.evaluation import (
     _BEGINNING_TOKENS,
@@ -54,30 +54,18 @@ def table_of(weights: Weights) -> RouterTable:
     return router_table(ENCODER, weights)
 
 
-def held_out(documents: list[str]) -> HeldOut:
-    if not documents:
-        return HeldOut(np.empty(0, np.int32), np.empty(0, np.int64))
-    ids, lengths = ENCODER.tokenizer.encode_many(documents)
-    return HeldOut(ids.astype(np.int32), lengths.astype(np.int64))
-
-
 def scorer(
     documents: list[str],
     weights: Weights,
     rule: Selector = SELECTORS[0],
     domain: int = 0,
 ) -> Scorer:
-    return Scorer(table_of(weights), rule, held_out(documents), domain)
+    return Scorer(table_of(weights), rule, ENCODER.read(documents), domain)
 
 
 def router_of(weights: Weights, rule: Selector) -> Router:
     """The router that would be released."""
-    return Router(
-        DOMAINS,
-        compile_table(ENCODER.table, ENCODER.scale, weights),
-        ENCODER.tokenizer,
-        rule,
-    )
+    return Router(DOMAINS, compile_table(ENCODER, weights), ENCODER.reader, rule)
 
 
 def release_of(weights: Weights) -> Release:
@@ -86,14 +74,14 @@ def release_of(weights: Weights) -> Release:
         manifest,
         weights,
         table_of(weights),
-        ENCODER.tokenizer,
+        ENCODER.reader,
         SELECTORS[0],
         Confidence(),
     )
 
 
 def with_tokens(documents: list[str]) -> list[str]:
-    return [text for text in documents if len(ENCODER.tokenizer.encode_many([text])[0])]
+    return [text for text in documents if len(ENCODER.read([text]).ids)]
 
 
 @given(documents=texts, seed=seeds, rule=rules)
@@ -158,12 +146,11 @@ def bins(
     documents: list[str], weights: Weights, domain: int, temperatures: tuple[float, ...]
 ) -> NDArray[np.int64]:
     """What a calibration counts, before it is multiplied."""
-    filled = held_out(documents)
-    lengths = filled.lengths[filled.lengths > 0]
-    if not len(lengths):
-        return reliability(np.zeros((0, 3)), lengths, domain, temperatures)
+    read = ENCODER.read(with_tokens(documents))
+    if not len(read.lengths):
+        return reliability(np.zeros((0, 3)), read.lengths, domain, temperatures)
     return reliability(
-        *beginnings(table_of(weights), SELECTORS[0], filled.ids, lengths),
+        *beginnings(table_of(weights), SELECTORS[0], read),
         domain,
         temperatures,
     )
@@ -178,7 +165,7 @@ def test_every_beginning_falls_into_one_bin_and_is_right_at_most_once(
     """
     counts = bins(documents, weights_of(seed), domain, (1e-6, 0.5, 1e6))
     assert counts.shape == (len(CURVES), 3, len(CONFIDENCE_EDGES), 2)
-    lengths = [len(ENCODER.tokenizer.encode_many([text])[0]) for text in documents]
+    lengths = ENCODER.read(documents).lengths.tolist()
     expected = sum(
         length > limit for length in lengths for limit in (*_BEGINNING_TOKENS, 0)
     )

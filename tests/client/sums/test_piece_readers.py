@@ -75,14 +75,18 @@ def gathered(
         met, seen, taken = by_piece[number]
         assert not seen or not seen[-1].ends
         assert not seen or batch.stop >= seen[-1].stop
-        tokens, layers = samples or samples_of(
-            batch.texts, encoder.tokenizer, RULES.sampling
+        count, tokens, layers = samples or samples_of(
+            batch.texts, encoder.reader, RULES.sampling
         )
         met.add(batch.met)
         seen.append(batch)
         taken += [
-            tokens,
-            *((times, ids.tolist(), bounds.tolist()) for ids, bounds, times in layers),
+            count,
+            *(array.tolist() for array in tokens.arrays().values()),
+            *(
+                (times, positions.tolist(), bounds.tolist())
+                for positions, bounds, times in layers
+            ),
         ]
     return [
         (met, seen[-1].stop, [w for b in seen for w in b.broken], taken)
@@ -127,7 +131,7 @@ def test_processes_that_die_lose_nothing(
             process.kill()
         yield from batches
 
-    with piece_readers.piece_readers(encoder, pieces, RULES, 2) as batches:
+    with piece_readers.piece_readers(encoder.reader, pieces, RULES, 2) as batches:
         assert gathered(killing(batches), encoder, len(pieces)) == expected
     assert len(made) == 2
     assert all(is_gone(pid) for pid in made)
@@ -144,7 +148,7 @@ def test_a_machine_that_starts_no_process_reads_itself(
         raise OSError("no more processes")
 
     monkeypatch.setattr(multiprocessing.context.SpawnProcess, "start", refused)
-    with piece_readers.piece_readers(encoder, pieces, RULES, 2) as batches:
+    with piece_readers.piece_readers(encoder.reader, pieces, RULES, 2) as batches:
         read = gathered(batches, encoder, len(pieces))
     assert read == gathered(read_here(pieces), encoder, len(pieces))
 
@@ -154,7 +158,7 @@ def test_what_cannot_be_read_is_said_as_if_read_here(
 ) -> None:
     """With the place of the record."""
     strict = replace(RULES, skip_broken=False)
-    reading = piece_readers.piece_readers(encoder, pieces, strict, 2)
+    reading = piece_readers.piece_readers(encoder.reader, pieces, strict, 2)
     with (
         pytest.raises(CorpusError, match=r"c\.jsonl, line 2: not JSON"),
         reading as batches,
@@ -167,7 +171,7 @@ def test_leaving_early_ends_every_process(
     pieces: list[tuple[CorpusFile, int]], encoder: TableEncoder, some: int
 ) -> None:
     """Also one that is stopped, and where nobody has taken what was read."""
-    with piece_readers.piece_readers(encoder, pieces, RULES, 3) as batches:
+    with piece_readers.piece_readers(encoder.reader, pieces, RULES, 3) as batches:
         for _ in range(some):
             next(batches)
         made = [process.pid for process in multiprocessing.active_children()]
@@ -183,7 +187,7 @@ def test_processes_do_not_hear_ctrl_c(
 ) -> None:
     """Not even while they start; the environment and the parent are as before."""
     before = dict(os.environ)
-    with piece_readers.piece_readers(encoder, pieces, RULES, 2) as batches:
+    with piece_readers.piece_readers(encoder.reader, pieces, RULES, 2) as batches:
         for process in multiprocessing.active_children():
             assert process.pid is not None
             os.kill(process.pid, signal.SIGINT)
@@ -203,7 +207,7 @@ from tests.support.tiny import tiny_encoder
 if __name__ == "__main__":
     encoder = tiny_encoder()
     pieces = [(source, 0) for source in find_sources([Path(sys.argv[1])])[0]]
-    with piece_readers(encoder, pieces, RULES, 2) as batches:
+    with piece_readers(encoder.reader, pieces, RULES, 2) as batches:
         next(batches)
         print(*(process.pid for process in multiprocessing.active_children()), flush=True)
         os._exit(0)
@@ -238,7 +242,7 @@ def test_what_lies_in_the_current_folder_is_not_run(
             f"open({str(tmp_path / 'ran')!r}, 'w')\nraise SystemExit(1)\n"
         )
     monkeypatch.chdir(tmp_path)
-    with piece_readers.piece_readers(encoder, pieces, RULES, 1) as batches:
+    with piece_readers.piece_readers(encoder.reader, pieces, RULES, 1) as batches:
         assert all(samples is not None for _, _, samples in batches)
     assert not (tmp_path / "ran").exists()
 

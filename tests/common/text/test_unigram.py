@@ -445,6 +445,26 @@ def test_a_double_array_has_its_keys_and_no_others(
         assert list(unigram._values(units, asked, 0)) == expected
 
 
+def test_a_vocabulary_is_that_of_the_library(sentences: UseEncoder) -> None:
+    """The piece of every id, but for those of ids that no text has."""
+    by = library()
+    pieces = [by.id_to_piece(number).encode() for number in range(by.vocab_size())]
+    made = sentences.tokenizer.vocabulary()
+    missing = [own for own, piece in zip(made, pieces, strict=True) if own != piece]
+    assert len(missing) < 10 and not any(missing)
+
+
+def test_a_vocabulary_of_links_that_lead_back_ends() -> None:
+    """Small ones have their keys; what a hostile one has matters little."""
+    assert small().vocabulary() == [b"", "▁".encode(), b"a", b"b", b"ab"]
+    links = double_array({b"a": 1, b"b": 2})
+    base = int(links[0]) >> 10
+    for letter in b"ab":
+        links[base ^ letter] = letter | 1 << 8 | letter << 10
+    links[base] = VALUE_BIT | 1
+    assert small(piece_links=links).vocabulary()[1]
+
+
 def test_a_model_that_means_something_else_is_refused() -> None:
     """Flags and kinds of pieces that the tokenizer does not know."""
     model = use_files()[0].read_bytes()

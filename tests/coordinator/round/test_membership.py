@@ -23,7 +23,12 @@ from ridgeway.common.protocol.messages import (
     Refusal,
 )
 from ridgeway.common.protocol.packet import Packet, open_packet, seal_packet
-from ridgeway.common.routing.release import MANIFEST, ROUTER, TOKENIZER, load_release
+from ridgeway.common.routing.release import (
+    MANIFEST,
+    ROUTER,
+    load_release,
+    release_files,
+)
 from ridgeway.common.statistics import Statistics
 from ridgeway.coordinator.round.federation import Federation
 from ridgeway.coordinator.round.ledger import LedgerRelease
@@ -404,10 +409,12 @@ def delivery(
     parties: Parties, number: int, folder: Path, release: str, identity: Any = None
 ) -> Packet:
     """A request to store the release that lies in a folder."""
-    blobs = [(folder / name).read_bytes() for name in (MANIFEST, ROUTER, TOKENIZER)]
     signer = identity or parties.federation.identity
     return seal_packet(
-        Deliver(number=number, release=release), signer, round="0" * 32, blobs=blobs
+        Deliver(number=number, release=release),
+        signer,
+        round="0" * 32,
+        blobs=release_files(folder),
     )
 
 

@@ -24,7 +24,7 @@ from ridgeway.simulations.bench import (
     sentences_bench,
     sums_bench,
 )
-from ridgeway.simulations.bench.bench_inputs import random_encoder
+from ridgeway.simulations.bench.bench_inputs import plain_tokens, random_encoder
 from ridgeway.simulations.bench.measuring import (
     Machine,
     MachineWatch,
@@ -37,7 +37,7 @@ from ridgeway.simulations.experiments.report import read_part
 from tests.support.corpora_on_disk import write_domains
 from tests.support.native import needs_native
 from tests.support.sentence_networks import encoder_of, random_network
-from tests.support.tiny import tiny_encoder
+from tests.support.tiny import tiny_encoder, tiny_library_tokenizer
 
 IDLE = Machine(load=0.1, cores=2)
 BUSY = Machine(load=1.1, cores=2)
@@ -80,6 +80,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
     """
     monkeypatch.setattr(command, "MachineWatch", watch_of(IDLE))
     monkeypatch.setattr(sums_bench, "SUMS_CASES", SMALL)
+    monkeypatch.setattr(sums_bench, "bare_tokenizer", tiny_library_tokenizer)
     save_encoder(tiny_encoder(), tmp_path / "encoder")
     write_domains(tmp_path / "text", 30, 30)
     folders = f"--text {tmp_path / 'text'} --out {tmp_path / 'out'}"
@@ -276,9 +277,8 @@ def test_plain_sums_are_those_of_the_definition() -> None:
     means = [np.floor(part.mean(axis=0) + 0.5) for part in (rows[:4], rows[4:7])]
     samples = np.array([[*mean, 1] for mean in means], dtype=np.int64)
     assert np.array_equal(
-        sums_bench.defined_gram(encoder.table, 4, (ids, np.array([7]))),
+        sums_bench.defined_gram(encoder.table, 4, plain_tokens(ids, np.array([7]))),
         samples.T @ samples,
     )
-    assert (
-        sums_bench.defined_gram(encoder.table, 4, (ids[:5], np.array([5])))[-1, -1] == 1
-    )
+    short = plain_tokens(ids[:5], np.array([5]))
+    assert sums_bench.defined_gram(encoder.table, 4, short)[-1, -1] == 1

@@ -20,6 +20,7 @@ from tests.support.serving import (
     release_of,
     unsure_prompts,
 )
+from tests.support.tiny import tiny_library_tokenizer
 
 TEXT = "abc def ghi jkl mno pqr stu vwx yz " * 10
 
@@ -36,6 +37,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
         "CPU_TURNS": 1,
         "CPU_TURN_S": 0.1,
     }
+    monkeypatch.setattr(serving, "bare_tokenizer", tiny_library_tokenizer)
     for name, value in {**sizes, "_SIZES": (5,), "TOKENS": 5, "BODIES": 4}.items():
         monkeypatch.setattr(serving, name, value)
 

@@ -19,7 +19,7 @@ from ridgeway.simulations.experiments.privacy_part import (
 from ridgeway.simulations.experiments.report import ReportPart
 from ridgeway.simulations.experiments.routers import OURS
 from tests.support.experiment_settings import tiny_dataset, tiny_plan
-from tests.support.tiny import tiny_encoder
+from tests.support.tiny import private_encoder
 
 # What ε promises, against its definitions.
 
@@ -54,13 +54,10 @@ EPSILONS = (1.0, 20.0)
 
 
 @pytest.fixture(scope="module")
-def ground() -> PrivateGround:
-    dataset, encoder = tiny_dataset(train=300), tiny_encoder(16)
-    return PrivateGround(
-        dataset,
-        encoder,
-        make_prior(encoder, [dataset.test["law"], dataset.test["code"]]),
-    )
+def ground(private_sentences: None) -> PrivateGround:
+    dataset, encoder = tiny_dataset(train=300), private_encoder()
+    texts = [*dataset.test["law"], *dataset.test["code"]]
+    return PrivateGround(dataset, encoder, make_prior(encoder, texts))
 
 
 @pytest.mark.parametrize("mode", _MODES)
@@ -72,20 +69,15 @@ def test_a_seed_decides_the_noise(ground: PrivateGround, mode: PrivacyMode) -> N
 
 
 @pytest.fixture(scope="module")
-def found(module_path: Path) -> ReportPart:
-    """Of tokens alone: to read sentences would take minutes."""
+def found(module_path: Path, private_sentences: None) -> ReportPart:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in {
-            "SENTENCE": "",
             "OURS_WITH_SENTENCES": OURS,
             "EPSILONS": EPSILONS,
             "NOISE_DRAWS": 2,
             "PLANTED_RUNS": 30,
         }.items():
             patch.setattr(privacy_part, name, value)
-        patch.setattr(
-            "ridgeway.common.privacy.built_in_text.MAX_KIND_CHARACTERS", 20_000
-        )
         two = (
             tiny_dataset(train=120),
             replace(tiny_dataset(("law", "medicine")), name="two"),
@@ -123,12 +115,9 @@ def test_membership_stays_below_what_epsilon_allows(found: ReportPart) -> None:
 
 
 def test_a_summary_has_a_number_for_each_dataset_and_kind_of_round(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, private_sentences: None
 ) -> None:
-    """Of tokens alone: to read sentences would take minutes. With little noise every text reaches
-    its domain.
-    """
-    monkeypatch.setattr(privacy_part, "SENTENCE", "")
+    """With little noise every text reaches its domain."""
     monkeypatch.setitem(
         privacy_part._EXACT, "ridgeway with sentences", ("with sentences", OURS)
     )
@@ -136,9 +125,6 @@ def test_a_summary_has_a_number_for_each_dataset_and_kind_of_round(
         privacy_part,
         "_PRIVATE",
         {"private": ("columns", 20.0), "private, full": ("full", 20.0)},
-    )
-    monkeypatch.setattr(
-        "ridgeway.common.privacy.built_in_text.MAX_KIND_CHARACTERS", 20_000
     )
     sets = (
         tiny_dataset(train=120),

@@ -146,7 +146,7 @@ def test_the_papers_router_is_the_papers_formula(encoder: TableEncoder) -> None:
         summed_texts(encoder, PAPER.sampling, name, own) for name, own in texts.items()
     ]
     made = solved(parts, encoder, normalise=True)
-    counts = token_counts(encoder.tokenizer, texts, encoder.rows).astype(np.float64)
+    counts = token_counts(encoder.reader, texts, encoder.rows).astype(np.float64)
     rows = np.append(encoder.table * encoder.scale, np.ones((encoder.rows, 1)), axis=1)
     gram = (rows * counts.sum(axis=1)[:, None]).T @ rows + 0.01 * np.eye(rows.shape[1])
     weights = normalised_columns(np.linalg.solve(gram, rows.T @ counts))
