@@ -186,10 +186,12 @@ class ExactTable:
         """The logits rounded to whole steps, powers of two for each domain."""
         step = float(steps.min())
         shifts = np.log2(steps / step).astype(np.uint8)
-        logits = np.rint(self.tokens / steps).astype(np.int16)
-        runs = self.runs
-        rounded = None if runs is None else np.rint(runs / steps).astype(np.int32)
-        return TokenTable(logits, step, shifts, rounded)
+        # the compiled module reads rows that stand one after another
+        logits = np.rint(self.tokens / steps).astype(np.int16, order="C")
+        runs = None
+        if self.runs is not None:
+            runs = np.rint(self.runs / steps).astype(np.int32, order="C")
+        return TokenTable(logits, step, shifts, runs)
 
 
 def exact_table(encoder: TableEncoder, weights: Floats) -> ExactTable:
