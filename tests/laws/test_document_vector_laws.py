@@ -180,10 +180,12 @@ def test_letters_are_counted_in_as_many_buckets_whatever_the_encoder_s(
     tokens = encoder.read(given_texts)
     assert private_width(encoder) == LETTER_BUCKETS + SENTENCE_WIDTH
     expected = np.zeros((len(given_texts), LETTER_BUCKETS), np.int64)
+    assert encoder.options
+    amplitude = encoder.options.amplitude
     stops = np.append(0, tokens.runs.stops)[np.append(0, np.cumsum(tokens.lengths))]
     for row, (start, stop) in zip(expected, pairwise(stops.tolist()), strict=True):
         for code in tokens.runs.codes[start:stop].tolist():
-            row[code // 2 * LETTER_BUCKETS // width] += 1024 if code % 2 else -1024
+            row[code // 2 * LETTER_BUCKETS // width] += amplitude * (2 * (code % 2) - 1)
     assert np.array_equal(letter_sums(encoder, tokens), expected)
 
 
