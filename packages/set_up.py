@@ -24,7 +24,7 @@ PYTHON = VENV / "bin/python"
 UNFINISHED = VENV / "unfinished"
 READY = VENV / "ready.json"
 SETS = {
-    "demo": "what the demo needs: some 230 MB to fetch, 520 MB on disk",
+    "demo": "what the demo needs: some 140 MB to fetch, 430 MB on disk",
     "test": "what tests and checks need: some 550 MB to fetch, 1.1 GB on disk",
 }
 TORCH = "torch: CPU build 200 MB, CUDA build 3 GB; TORCH_BACKEND=cpu chooses the first on Linux"

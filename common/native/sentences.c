@@ -21,6 +21,7 @@
 #endif
 #if defined(__GNUC__) && defined(__x86_64__)
 #define IS_X86
+#include <cpuid.h>
 #include <immintrin.h>
 #endif
 
@@ -378,13 +379,21 @@ INLINE void read_pieces(const Network *net, Multiply *multiply, Scratch *scratch
 
 #ifdef IS_X86
 #define VNNI "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni"
+/* Whether the processor has these features now: a virtual machine may have been moved since the process began, when the
+   compiler's library looked, and whether the system keeps the registers. */
+static int has_now(uint32_t wanted, uint32_t wanted_more) {
+    uint32_t a, features = 0, more = 0, d;
+    return __get_cpuid_count(7, 0, &a, &features, &more, &d) && !(wanted & ~features) && !(wanted_more & ~more);
+}
 #define IS_VNNI (__builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bw") && \
-                 __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
+                 __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") && \
+                 has_now(bit_AVX512F | bit_AVX512BW | bit_AVX512DQ | bit_AVX512VL, bit_AVX512VNNI))
+#define IS_AVX2 (__builtin_cpu_supports("avx2") && has_now(bit_AVX2, 0))
 #define ADD_PAIRS(sums, weights, pair) _mm256_add_epi32(sums, _mm256_madd_epi16(weights, pair))
 DEFINE_MULTIPLY(vnni, VNNI, __m512i, 4, _mm512_loadu_si512, _mm512_set1_epi32, _mm512_storeu_si512, _mm512_dpwssd_epi32)
 DEFINE_MULTIPLY(avx2, "avx2", __m256i, 2, _mm256_loadu_si256, _mm256_set1_epi32, _mm256_storeu_si256, ADD_PAIRS)
 DEFINE_VARIANT(vnni, __attribute__((target(VNNI))), IS_VNNI)
-DEFINE_VARIANT(avx2, __attribute__((target("avx2"))), __builtin_cpu_supports("avx2"))
+DEFINE_VARIANT(avx2, __attribute__((target("avx2"))), IS_AVX2)
 #endif
 DEFINE_VARIANT(plain, , 1)
 

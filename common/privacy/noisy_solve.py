@@ -256,6 +256,18 @@ def _over_tokens(of_letters: Matrix, encoder: TableEncoder) -> Matrix:
     return np.vstack([of_tokens, spread])
 
 
+def over_prior(weights: Matrix, prior: PublicPrior, encoder: TableEncoder) -> Matrix:
+    """Those of the weights of a router of `solve_private` that its sums were solved to: over the
+    prior's letters and sentences, and the constant one.
+    """
+    tokens = encoder.table.shape[1]
+    spread = (encoder.table_width - tokens) // prior.letters.width
+    of_letters = weights[tokens : encoder.table_width : spread]
+    sentences = prior.width - prior.letters.width
+    of_sentences = weights[encoder.table_width :][:sentences]
+    return np.vstack([of_letters, of_sentences, weights[-1:]])
+
+
 def noise_variance(privacy: Privacy, members: Sequence[str]) -> int:
     """The variance of the noise on a number of a column: each holder of its domain has put all of
     it there.

@@ -204,11 +204,10 @@ def exact_table(encoder: TableEncoder, weights: Floats) -> ExactTable:
         )
     width = encoder.table.shape[1]
     of_tokens = weights[:width] * encoder.scale
-    tokens = (
-        np.tile(weights[-1:], (encoder.rows, 1)) if of_tokens.any() else weights[-1:]
-    )
-    for start in range(0, encoder.rows if len(tokens) > 1 else 0, ROWS_AT_ONCE):
-        block = slice(start, start + ROWS_AT_ONCE)
+    rows = encoder.rows if of_tokens.any() else 1
+    tokens = np.tile(weights[-1:], (rows, 1))
+    for start in range(0, rows, ROWS_AT_ONCE):
+        block = slice(start, min(start + ROWS_AT_ONCE, rows))
         tokens[block] += encoder.table[block].astype(np.float64) @ of_tokens
     if encoder.options is None:
         return ExactTable(tokens, None)

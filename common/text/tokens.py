@@ -45,13 +45,19 @@ class Tokens(NamedTuple):
     @classmethod
     def of_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Tokens:
         """As they were kept."""
-        runs = Runs(arrays["codes"], arrays["stops"])
-        return cls(**{name: arrays.get(name, runs) for name in cls._fields})
+        return cls(
+            arrays["ids"],
+            arrays["lengths"],
+            Runs(arrays["codes"], arrays["stops"]),
+            arrays["sentence_ids"],
+            arrays["sentence_stops"],
+        )
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """As they are kept."""
-        fields = self._asdict()
-        return fields | fields.pop("runs")._asdict()
+        kept = {**self._asdict(), **self.runs._asdict()}
+        del kept["runs"]
+        return kept
 
     def take(self, positions: Ids, lengths: Integers) -> Tokens:
         """The tokens at these places, as texts of so many each."""
@@ -139,7 +145,8 @@ class TextReader:
         """
         _, _, ends = self.tokenizer.encode_with_ends(texts)
         ids, sizes, id_ends = tokenizer.encode_with_ends(texts)
-        starts = _starts(np.array([len(storable(text).encode()) for text in texts]))
+        # apart by a byte, since ids may end before the first one of their text
+        starts = _starts(np.array([len(storable(text).encode()) + 1 for text in texts]))
         # what has no tokens is not read
         kept = np.repeat(lengths > 0, sizes)
         id_ends = (id_ends + np.repeat(starts, sizes))[kept]

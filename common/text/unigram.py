@@ -294,9 +294,13 @@ class PieceTokenizer:
         ends.
         """
         if native is not None:
-            made = self._compiled.spans(texts)
-            ids, lengths, spans = map(np.frombuffer, made, (np.int32, np.int64, "u4"))
-            return ids, lengths, spans.reshape(-1, 2).astype(np.int64)
+            made, counts, spans = self._compiled.spans(texts)
+            bounds = np.frombuffer(spans, np.uint32).reshape(-1, 2).astype(np.int64)
+            return (
+                np.frombuffer(made, np.int32),
+                np.frombuffer(counts, np.int64),
+                bounds,
+            )
         rows = []
         for letters, origins, _ in map(self._normalised, _in_bytes(texts)):
             rows.append(

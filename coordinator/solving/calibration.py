@@ -27,6 +27,7 @@ from ridgeway.common.privacy.noisy_solve import (
     means_apart,
     noise_variance,
     noisy_means,
+    over_prior,
     split,
 )
 from ridgeway.common.privacy.public_prior import PublicPrior
@@ -217,7 +218,8 @@ def private_temperature(
 ) -> float:
     """The temperature of a router of these sums, for HALF and TAIL.
 
-    columns, counts, sigma_squared, scale: as they were solved. weights: the solution, (h+1)×C.
+    columns, counts, sigma_squared, scale: as they were solved. weights: the solution, (h+1)×C, over
+             the prior's letters and sentences.
     accuracy: between which percentages it lies.
     """
     estimated = noisy_means(mode, columns, counts, sigma_squared)
@@ -343,7 +345,7 @@ def confidence_under_noise(
         total.cross[:-1],
         total.cross[-1],
         noise_variance(privacy, members),
-        weights[:, : total.cross.shape[1]],
+        over_prior(weights[:, : total.cross.shape[1]], prior, encoder),
         prior,
         encoder.scale,
         accuracy.interval,

@@ -35,6 +35,8 @@ from tests.support.simulated_federation import (
     round_of,
 )
 
+pytestmark = pytest.mark.usefixtures("private_sentences")
+
 NOBODY = 65534
 SECRETS = ("identity.key", "node.key", "session", "session.lock", "epochs", "cache")
 
@@ -220,7 +222,9 @@ def unpaid_output(copy: Path) -> None:
 
 def other_release(copy: Path) -> None:
     path = HolderRecord(copy).release_folder(1) / "router.safetensors"
-    path.write_bytes(path.read_bytes()[:-1] + b"\1")
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
 
 
 def altered_size(copy: Path) -> None:

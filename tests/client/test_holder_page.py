@@ -36,6 +36,8 @@ from tests.support.simulated_federation import (
     round_of,
 )
 
+pytestmark = pytest.mark.usefixtures("private_sentences")
+
 ADDRESSES = ("/v1/standing", "/v1/checks", "/metrics")
 
 

@@ -37,6 +37,8 @@ from ridgeway.common.statistics import Prepared, to_bytes
 from tests.support.corpora_on_disk import write_jsonl
 from tests.support.simulated_federation import Parties, found, found_private, own_texts
 
+pytestmark = pytest.mark.usefixtures("private_sentences")
+
 FEW = 20
 
 

@@ -32,6 +32,8 @@ from tests.support.simulated_federation import (
     round_of,
 )
 
+pytestmark = pytest.mark.usefixtures("private_sentences")
+
 NOW = "2026-01-02T03:04:05+00:00"
 SECRETS = ("identity.key", "node.key", "epochs", "cache", "logs", "session*")
 

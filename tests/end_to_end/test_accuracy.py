@@ -23,12 +23,12 @@ LEAST = 97.0
 
 @settings
 def test_the_defaults_reach_their_accuracy(
-    shared_data: Path, smollm2: TableEncoder, tmp_path: Path, setting: str
+    shared_data: Path, use: TableEncoder, tmp_path: Path, setting: str
 ) -> None:
     """Mean over domains, on test sets of another genre than the training text (reasoning) and of
     the same (clm).
     """
-    encoder = with_words(smollm2, WordFeatures())
+    encoder = with_words(use, WordFeatures())
     assert (
         measured(shared_data / setting, preset("default"), encoder, tmp_path).accuracy
         >= LEAST
@@ -46,13 +46,13 @@ def test_the_preset_paper_gives_the_published_method(
 
 @settings
 def test_a_federation_that_chooses_by_itself_reaches_the_same(
-    shared_data: Path, smollm2: TableEncoder, tmp_path: Path, setting: str
+    shared_data: Path, use: TableEncoder, tmp_path: Path, setting: str
 ) -> None:
     """Candidates chosen by the holders' counts on held-out text, test files unseen: no worse than
     the defaults. And conversations made of the test files stay with their expert, and change over
     with their topic.
     """
-    save_encoder(smollm2, tmp_path / "encoder")
+    save_encoder(use, tmp_path / "encoder")
     data, release = shared_data / setting, tmp_path / "release"
     encoder = f"dir:{tmp_path / 'encoder'}+words"
     done = simulate_federation(

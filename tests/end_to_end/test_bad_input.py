@@ -130,7 +130,7 @@ def test_a_corpus_that_cannot_be_used_is_refused(
         ("--preset best", r"there is no preset 'best'; there are default and paper"),
         (
             "--encoder word2vec",
-            r"there is no encoder .word2vec.; use smollm2, hf:NAME_OR_DIR or dir:PATH",
+            r"there is no encoder .word2vec.; use use, smollm2, hf:NAME_OR_DIR or dir:PATH",
         ),
         ("--encoder dir:nowhere", r"nowhere contains no encoder"),
         ("--text-field ,", r"give at least one text field"),

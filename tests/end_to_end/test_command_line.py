@@ -353,13 +353,14 @@ def test_an_encoder_can_be_saved_listed_and_used(
     assert (again["tokens"], again["width"]) == (42, WIDTH)
     cache = tmp_path / "cache"
     kept = cache / "encoders" / saved["fingerprint"]
-    assert "smollm2" in shop.do("encoder list", RIDGEWAY_CACHE=str(cache)).stdout
+    listed = shop.do("encoder list", RIDGEWAY_CACHE=str(cache)).stdout
+    assert "use+words" in listed and "smollm2" in listed
     shop.do("encoder save", shop.encoder, kept)
-    listed = shop.do("encoder list --json", RIDGEWAY_CACHE=str(cache)).json
-    assert [card["fingerprint"] for card in listed["converted"]] == [
+    facts = shop.do("encoder list --json", RIDGEWAY_CACHE=str(cache)).json
+    assert [card["fingerprint"] for card in facts["converted"]] == [
         saved["fingerprint"]
     ]
-    assert "dir:PATH" in listed["sources"]
+    assert "dir:PATH" in facts["sources"]
     assert (
         saved["fingerprint"]
         in shop.do("encoder list", RIDGEWAY_CACHE=str(cache)).stdout

@@ -17,18 +17,27 @@ from tests.support.tiny import LETTERS, tiny_definition, tiny_encoder
 
 WIDTH = 16
 DOMAINS = tuple(ALPHABETS)[:2]
-TABLES = ("dir:encoder", "hf:model")
 FEATURES = ("", "+words", "+sentence", "+words+sentence")
+SOURCES = (
+    *("use", "use+words", "use+words+sentence", "smollm2+words"),
+    *(f"dir:encoder{features}" for features in FEATURES),
+    *(f"hf:model{features}" for features in FEATURES),
+)
 
 
 @pytest.fixture(scope="module")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
+def shop(
+    tmp_path_factory: pytest.TempPathFactory, use_cache: Path, smollm2_cache: Path
+) -> Workshop:
     """A folder with corpora, a saved encoder, and a model as Hugging Face's folders have it."""
     folder = tmp_path_factory.mktemp("sources")
     save_encoder(tiny_encoder(WIDTH), folder / "encoder")
     write_domains(folder / "data", 60, 15)
     write_model(folder / "model", seed=1)
-    return Workshop(folder)
+    made = Workshop(folder)
+    made.share(use_cache)
+    made.share(smollm2_cache)
+    return made
 
 
 def write_model(folder: Path, seed: int) -> None:
@@ -39,13 +48,9 @@ def write_model(folder: Path, seed: int) -> None:
     save_file(tensors, folder / "model.safetensors")
 
 
-@pytest.mark.parametrize("features", FEATURES)
-@pytest.mark.parametrize("table", TABLES)
-def test_every_source_works_in_every_command(
-    shop: Workshop, table: str, features: str
-) -> None:
+@pytest.mark.parametrize("source", SOURCES)
+def test_every_source_works_in_every_command(shop: Workshop, source: str) -> None:
     """A federation, and files of sums, whose release routes."""
-    source = table + features
     name = source.replace(":", "-")
     shop.do("simulate --data data --encoder", source, "--out", f"{name}-simulated")
     files = []

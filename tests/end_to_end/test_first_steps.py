@@ -23,7 +23,7 @@ from ridgeway.common.privacy.public_prior import write_prior
 from tests.support.commands import Finished
 from tests.support.corpora_on_disk import write_jsonl
 from tests.support.deployment import PROCESSES, Deployment, texts
-from tests.support.tiny import tiny_encoder
+from tests.support.tiny import private_encoder
 from tests.test_docs import DOCS, commands_in
 
 pytestmark = PROCESSES
@@ -105,9 +105,11 @@ class Reader:
 
 
 @pytest.fixture(scope="module")
-def reader(module_path: Path) -> Iterator[Reader]:
+def reader(
+    module_path: Path, private_sentences: None, sentences_cache: Path
+) -> Iterator[Reader]:
     """Has the folders of all machines side by side, by the names that the pages give them."""
-    with Deployment(module_path, tiny_encoder(16)) as town:
+    with Deployment(module_path, private_encoder(16), sentences_cache) as town:
         (town.folder / "coordinator").symlink_to("co")
         (town.folder / "holders").symlink_to(".")
         for name in (*HOLDERS, LATER):
@@ -159,9 +161,10 @@ def test_a_holder_joins_and_leaves_by_the_commands_of_its_page(
     assert reader.town.running[LATER].end().code == 0
 
 
-def test_the_quickstart_runs_as_written(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("private_sentences")
+def test_the_quickstart_runs_as_written(tmp_path: Path, sentences_cache: Path) -> None:
     """Simulations of every kind, a routed prompt, an evaluation, a service."""
-    with Deployment(tmp_path, tiny_encoder(16)) as town:
+    with Deployment(tmp_path, private_encoder(16), sentences_cache) as town:
         for name in HOLDERS:
             write_jsonl(tmp_path / f"DATA/{name}.train.jsonl", texts(name, 200, 60))
             write_jsonl(

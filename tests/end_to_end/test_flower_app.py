@@ -21,7 +21,7 @@ from ridgeway import Router
 from ridgeway.common.deploy.processes import flower_environment, free_port, script
 from tests.support.corpora_on_disk import write_domains
 from tests.support.deployment import PROCESSES, Deployment
-from tests.support.tiny import tiny_encoder
+from tests.support.tiny import private_encoder
 
 pytestmark = PROCESSES
 APP = Path(__file__).resolve().parents[2] / "examples" / "flower-app"
@@ -29,8 +29,10 @@ NAMES = ("code", "law", "medicine")
 
 
 @pytest.fixture
-def town(tmp_path: Path) -> Iterator[Deployment]:
-    with Deployment(tmp_path, tiny_encoder(16)) as made:
+def town(
+    tmp_path: Path, private_sentences: None, sentences_cache: Path
+) -> Iterator[Deployment]:
+    with Deployment(tmp_path, private_encoder(16), sentences_cache) as made:
         yield made
 
 

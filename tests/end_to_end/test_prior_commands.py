@@ -6,26 +6,35 @@ from pathlib import Path
 
 import pytest
 
-from ridgeway.common.privacy.public_prior import read_prior
+from ridgeway.common.privacy.public_prior import (
+    built_in_prior,
+    private_width,
+    read_prior,
+)
+from ridgeway.common.text.encoder_files import find_encoder
 from tests.support.commands import Workshop
+
+pytestmark = pytest.mark.usefixtures("private_sentences")
 
 
 def test_a_prior_of_a_folder_can_be_made(shop: Workshop, tmp_path: Path) -> None:
     """Its fingerprint is the same whenever it is made of the same text."""
-    words = f"prior make law.jsonl code.jsonl --encoder {shop.encoder} --json --out"
+    words = (
+        f"prior make law.jsonl code.jsonl --encoder {shop.private_encoder} --json --out"
+    )
     made = {shop.do(words, tmp_path / name).json["fingerprint"] for name in "ab"}
     assert made == {read_prior(tmp_path / "a").fingerprint}
 
 
-def test_without_a_folder_the_text_of_the_machine_is_taken(
-    shop: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_without_a_folder_the_text_of_the_package_is_taken(
+    shop: Workshop, tmp_path: Path
 ) -> None:
     """Nobody needs a corpus to begin."""
-    monkeypatch.setattr(
-        "ridgeway.common.privacy.built_in_text.MAX_KIND_CHARACTERS", 20_000
-    )
-    done = shop.call("prior make --encoder", shop.encoder, "--out", tmp_path / "prior")
-    assert done.code == 0 and read_prior(tmp_path / "prior").width == 32, done
+    shop.do("prior make --encoder", shop.private_encoder, "--out", tmp_path / "prior")
+    encoder = find_encoder(shop.private_encoder)
+    made = read_prior(tmp_path / "prior")
+    assert made.width == private_width(encoder)
+    assert made.fingerprint == built_in_prior(encoder).fingerprint
 
 
 @pytest.mark.parametrize(
@@ -41,5 +50,5 @@ def test_what_is_no_use_is_said_in_one_sentence(
 ) -> None:
     """An error names what was seen and is no traceback."""
     (shop / "empty").mkdir(exist_ok=True)
-    done = shop.call(f"prior make {words} --encoder", shop.encoder)
+    done = shop.call(f"prior make {words} --encoder", shop.private_encoder)
     assert sentence in done.refusal

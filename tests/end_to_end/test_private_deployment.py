@@ -11,23 +11,26 @@ from pathlib import Path
 
 import pytest
 
+from ridgeway.common.privacy.public_prior import LETTER_BUCKETS
 from ridgeway.common.routing.release import load_release
+from ridgeway.common.text.sentence_network import SENTENCE_WIDTH
 from tests.support.commands import Finished
 from tests.support.deployment import DEPLOYED, Deployment
-from tests.support.tiny import tiny_encoder
+from tests.support.tiny import private_encoder
 
 pytestmark = DEPLOYED
 
 NAMES = ("code", "law", "medicine")
-WIDTH = 16
-SUMS_BYTES = 8 * (WIDTH + 1)
+SUMS_BYTES = 8 * (LETTER_BUCKETS + SENTENCE_WIDTH + 1)
 """A column of sums, and nothing of products."""
 
 
 @pytest.fixture(scope="module")
-def town(module_path: Path) -> Iterator[Deployment]:
+def town(
+    module_path: Path, private_sentences: None, sentences_cache: Path
+) -> Iterator[Deployment]:
     """init, invite, init, admit, ready, join: no command is told a mode."""
-    with Deployment(module_path, tiny_encoder(WIDTH)) as made:
+    with Deployment(module_path, private_encoder(), sentences_cache) as made:
         made.found(wait=5.0)
         for name in NAMES:
             options = ("--max-epsilon", "1.4") if name == "medicine" else ()

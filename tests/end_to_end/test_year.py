@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -20,7 +21,7 @@ from tests.support.commands import Finished
 from tests.support.deployment import DEPLOYED, SECRET, holding
 from tests.support.earlier_bundle import EARLIER_SHA256, keep_earlier
 from tests.support.played_year import PlayedYear, Year
-from tests.support.tiny import tiny_encoder
+from tests.support.tiny import private_encoder
 
 pytestmark = [*DEPLOYED, pytest.mark.long]
 
@@ -37,9 +38,13 @@ WIDTH = 16
     scope="module", params=[PlayedYear, Year], ids=["in one process", "deployed"]
 )
 def town(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    private_sentences: None,
+    sentences_cache: Path,
 ) -> Iterator[Year]:
-    with request.param(tmp_path_factory.mktemp("year"), tiny_encoder(WIDTH)) as made:
+    folder = tmp_path_factory.mktemp("year")
+    with request.param(folder, private_encoder(WIDTH), sentences_cache) as made:
         yield made
 
 

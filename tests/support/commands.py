@@ -7,6 +7,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 import warnings
@@ -98,6 +99,11 @@ class Workshop:
         return f"dir:{self.folder / 'encoder'}"
 
     @property
+    def private_encoder(self) -> str:
+        """The same with what private rounds know."""
+        return f"{self.encoder}+words+sentence"
+
+    @property
     def cache(self) -> Path:
         return self.folder / "home" / "cache"
 
@@ -107,6 +113,10 @@ class Workshop:
 
     def __truediv__(self, name: str) -> Path:
         return self.folder / name
+
+    def share(self, cache: Path) -> None:
+        """Have what was converted there in this cache too."""
+        shutil.copytree(cache, self.cache, copy_function=os.link, dirs_exist_ok=True)
 
     def environment(self, **changes: str) -> dict[str, str]:
         return {**os.environ, **home_variables(self.folder / "home"), **changes}

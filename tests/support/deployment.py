@@ -138,7 +138,10 @@ class Deployment:
     it.
     """
 
-    def __init__(self, folder: Path, encoder: TableEncoder) -> None:
+    def __init__(
+        self, folder: Path, encoder: TableEncoder, sentences: Path | None = None
+    ) -> None:
+        """sentences: a cache with the sentence encoder, which private rounds need."""
         self.encoder = encoder
         self.folder = folder.resolve()
         self.coordinator = self.folder / "coordinator"
@@ -147,6 +150,9 @@ class Deployment:
         self._count = 0
         (self.folder / "words").mkdir()
         save_encoder(encoder, self.folder / "encoder")
+        if sentences:
+            (self.folder / "cache").mkdir()
+            (self.folder / "cache" / "sentences").symlink_to(sentences / "sentences")
 
     def __enter__(self) -> Self:
         return self

@@ -19,9 +19,11 @@ from ridgeway.client.round.epochs import SignedTotal
 from ridgeway.client.round.holder import PRIOR, Holder
 from ridgeway.common.base.records import MODE_SENTENCES
 from ridgeway.common.privacy.public_prior import make_prior, read_prior, write_prior
-from ridgeway.common.text.encoder_files import load_encoder
+from ridgeway.common.text.encoder_files import find_encoder
 from tests.support.commands import Finished, Workshop, workshop
 from tests.support.corpora_on_disk import ALPHABETS, sentences
+
+pytestmark = pytest.mark.usefixtures("private_sentences")
 
 ACCEPT = "client accept law --invite co/invite"
 
@@ -30,22 +32,21 @@ ACCEPT = "client accept law --invite co/invite"
 def shop(tmp_path: Path) -> Workshop:
     """A coordinator whose rounds are private, with an invitation."""
     made = workshop(tmp_path)
-    assert make_coordinator(made, "co").good
-    make_public_prior(tmp_path, 30)
+    assert make_coordinator(made, "co", made.private_encoder).good
+    make_public_prior(made, 30)
     invite(made)
     return made
 
 
-def make_coordinator(shop: Workshop, name: str, features: str = "") -> Finished:
+def make_coordinator(shop: Workshop, name: str, encoder: str) -> Finished:
     words = f"coordinator init {name} --listen 127.0.0.1:9443 --encoder"
-    return shop.call(words, shop.encoder + features)
+    return shop.call(words, encoder)
 
 
-def make_public_prior(folder: Path, texts: int) -> None:
-    prior = make_prior(
-        load_encoder(folder / "encoder"), [sentences(name, texts) for name in ALPHABETS]
-    )
-    write_prior(prior, folder / "co" / PRIOR)
+def make_public_prior(shop: Workshop, texts: int) -> None:
+    public = [text for name in ALPHABETS for text in sentences(name, texts)]
+    prior = make_prior(find_encoder(shop.private_encoder), public)
+    write_prior(prior, shop / "co" / PRIOR)
 
 
 def invite(shop: Workshop, mode: str = "private", epsilon: float = 1.0) -> None:
@@ -65,7 +66,7 @@ def invite(shop: Workshop, mode: str = "private", epsilon: float = 1.0) -> None:
 
 def init(shop: Workshop, *more: str) -> Finished:
     words = "client init law --invite co/invite --domain law --corpus law.jsonl"
-    return shop.call(f"{words} --encoder", shop.encoder, *more)
+    return shop.call(f"{words} --encoder", shop.private_encoder, *more)
 
 
 def sentence(done: Finished) -> str:
@@ -280,7 +281,7 @@ def test_a_new_prior_and_new_terms_are_taken_from_an_invitation_of_the_pinned_ke
 ) -> None:
     """With what to do next; the same invitation again is nothing new."""
     assert init(shop).good
-    make_public_prior(shop.folder, 40)
+    make_public_prior(shop, 40)
     invite(shop, epsilon=0.5)
     news = shop.do(f"{ACCEPT} --json").json["news"]
     new = read_prior(shop / "co" / PRIOR).fingerprint
@@ -311,7 +312,7 @@ def test_terms_that_the_holder_has_not_agreed_to_are_not_taken(
 def test_an_invitation_of_somebody_else_is_not_taken(shop: Workshop) -> None:
     """However well it is signed."""
     assert init(shop).good
-    assert make_coordinator(shop, "other").good
+    assert make_coordinator(shop, "other", shop.private_encoder).good
     shutil.copy(shop / "co" / PRIOR, shop / "other" / PRIOR)
     shop.do("coordinator invite other")
     refused = sentence(shop.call("client accept law --invite other/invite"))
@@ -337,12 +338,11 @@ def test_what_an_operator_cannot_promise_is_one_sentence(
     assert done.code == 2 and wrong in done.stderr and "Traceback" not in done.stderr
 
 
-def test_words_under_noise_are_one_sentence(tmp_path: Path) -> None:
-    """A federation with features of words hears which encoder to take."""
+@pytest.mark.parametrize("features", ["", "+words", "+sentence"])
+def test_another_encoder_under_noise_is_one_sentence(
+    tmp_path: Path, features: str
+) -> None:
+    """A federation without letters or without sentences hears which encoder to take."""
     made = workshop(tmp_path)
-    done = make_coordinator(made, "words", "+words")
-    assert (
-        done.code == 2
-        and "--encoder smollm2" in done.stderr
-        and "Traceback" not in done.stderr
-    )
+    done = make_coordinator(made, "other", made.encoder + features)
+    assert "--encoder use+words+sentence" in done.refusal

@@ -18,10 +18,8 @@ from ridgeway.client.deploy.holder_folder import (
 from ridgeway.client.evidence import HolderRecord
 from ridgeway.client.ready import open_epoch
 from ridgeway.client.round.answers import answer
-from ridgeway.client.round.holder import PRIOR
 from ridgeway.common.base.errors import FormatError, InputError
 from ridgeway.common.privacy.accountant import epsilon_of, rho_for
-from ridgeway.common.privacy.public_prior import make_prior, write_prior
 from ridgeway.common.protocol.messages import Announce, HeardOutputs, Refusal
 from ridgeway.common.protocol.packet import open_packet, seal_packet
 from ridgeway.coordinator.deploy.authority import create_authority
@@ -36,13 +34,14 @@ from tests.support.simulated_federation import (
     Direct,
     Parties,
     found,
+    found_private,
     no_watch,
-    own_texts,
     populate,
 )
 
+pytestmark = pytest.mark.usefixtures("private_sentences")
+
 HOLDERS = {"code": "code", "law": "law", "medicine": "medicine", "law-2": "law"}
-PUBLIC = [own_texts("public", domain, 30) for domain in ("code", "law", "medicine")]
 OLD = "law"
 
 
@@ -53,13 +52,8 @@ def fresh(tmp_path_factory: pytest.TempPathFactory) -> Parties:
     """
     with pytest.MonkeyPatch.context() as patch:
         make_haste(patch, once=False)
-        parties = found(
-            tmp_path_factory.mktemp("fresh"),
-            mode="private",
-            privacy=PrivacySettings(epsilon=1.0),
-        )
-        write_prior(
-            make_prior(parties.encoder, PUBLIC), parties.federation.folder / PRIOR
+        parties = found_private(
+            tmp_path_factory.mktemp("fresh"), privacy=PrivacySettings(epsilon=1.0)
         )
         populate(parties, HOLDERS)
         return parties

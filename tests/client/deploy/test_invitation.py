@@ -17,7 +17,7 @@ def shop(tmp_path: Path) -> Workshop:
     """Two coordinators, each with an invitation."""
     made = workshop(tmp_path)
     for name, port in (("co", 9443), ("other", 9444)):
-        listen = f"--listen 127.0.0.1:{port}"
+        listen = f"--mode masked --listen 127.0.0.1:{port}"
         made.do(f"coordinator init {name} {listen} --encoder", made.encoder)
         made.do(f"coordinator invite {name}")
     return made

@@ -44,19 +44,22 @@ from ridgeway.client.round import epochs
 from ridgeway.client.round.answers import answer
 from ridgeway.client.round.holder import PRIOR, Holder
 from ridgeway.common.base.errors import InputError
-from ridgeway.common.privacy.public_prior import Integers
+from ridgeway.common.privacy.public_prior import LETTER_BUCKETS, Integers
 from ridgeway.common.protocol.messages import (
     Announce,
     Collect,
     Evaluate,
 )
 from ridgeway.common.protocol.packet import Blob, Packet, open_packet, vector_blob
+from ridgeway.common.text.sentence_network import SENTENCE_WIDTH
 from tests.support.attackers import (
     settled_privately,
 )
 from tests.support.faults import make_haste
-from tests.support.hostile import CONFIRM, FEATURES, SEAL, Hostile, code_of
+from tests.support.hostile import CONFIRM, SEAL, Hostile, code_of
 from tests.support.simulated_federation import Parties, own_texts
+
+pytestmark = pytest.mark.usefixtures("private_sentences")
 
 MEMBERS = {"V": "law", "U": "medicine", "A": "code"}
 DOMAINS = ("code", "law", "medicine")
@@ -85,8 +88,9 @@ def question(coordinator: Hostile, **changes: Any) -> Evaluate:
 
 
 def made_up_total(seed: int) -> Blob:
+    numbers = 3 * (LETTER_BUCKETS + SENTENCE_WIDTH + 1)
     return vector_blob(
-        np.random.default_rng(seed).integers(-1_000_000, 1_000_000, 3 * FEATURES)
+        np.random.default_rng(seed).integers(-1_000_000, 1_000_000, numbers)
     )
 
 

@@ -78,6 +78,8 @@ from tests.support.faults import make_haste
 from tests.support.hostile import CONFIRM, FEATURES, Hostile, nothing_revealed
 from tests.support.rosters import unpin
 
+pytestmark = pytest.mark.usefixtures("private_sentences")
+
 MEMBERS = {"V": "law", "U": "medicine", "A": "code"}
 
 
@@ -278,7 +280,7 @@ def test_a08_epsilon_of_the_invitation(tmp_path: Path) -> None:
         selector="average",
         k=10,
     )
-    blob = vector_blob(np.zeros(3 * FEATURES, np.int64))
+    blob = vector_blob(np.zeros(3 * terms.features, np.int64))
     requests: list[tuple[Message, tuple[Blob, ...]]] = [
         (Announce(terms=greedy), ()),
         (Collect(cohort=cohort), ()),

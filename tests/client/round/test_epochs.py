@@ -67,9 +67,7 @@ def test_what_was_put_in_is_read_back(store: EpochStore) -> None:
     sums, held_out = store.document_sums(current), store.held_out(current)
     assert (sums.mode, sums.column.tolist()) == ("columns", SUMS.column.tolist())
     kept = {name: array.tolist() for name, array in held_out.arrays().items()}
-    assert kept == {
-        name: array.tolist() for name, array in HELD_OUT.arrays().items()
-    }
+    assert kept == {name: array.tolist() for name, array in HELD_OUT.arrays().items()}
     digests = store.digests_of(current.name)
     assert digests is not None and digests.tolist() == DIGESTS.tolist()
     assert store.digests_of(epoch(2).name) is None

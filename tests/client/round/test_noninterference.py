@@ -27,6 +27,8 @@ from tests.support.two_worlds import (
     Step,
 )
 
+pytestmark = pytest.mark.usefixtures("private_sentences")
+
 CORPUS = st.sampled_from(list(CORPORA.values()))
 NEIGHBOURS = ("one summed more", "one held out more", "one less")
 NEIGHBOUR = st.sampled_from([CORPORA[name] for name in NEIGHBOURS])

@@ -33,6 +33,8 @@ from ridgeway.common.protocol.packet import Blob, open_packet, seal_packet, vect
 from tests.support.making import fixed_identity, refusing
 from tests.support.simulated_federation import Parties, found_private
 
+pytestmark = pytest.mark.usefixtures("private_sentences")
+
 COUNTS = np.array([3, 1, 0])
 QUESTION, OTHER = "a" * 64, "b" * 64
 DOMAINS = ("code", "law", "medicine")

@@ -21,8 +21,8 @@ from tests.support.making import solved_router, total_of
 
 
 @pytest.fixture(scope="module")
-def router(smollm2: TableEncoder, sentences: UseEncoder) -> Router:
-    encoder = with_sentences(with_words(smollm2, WordFeatures()), sentences)
+def router(use: TableEncoder, sentences: UseEncoder) -> Router:
+    encoder = with_sentences(with_words(use, WordFeatures()), sentences)
     # with copies that are not mistyped
     texts = [[*texts, *texts] for texts in TRAINING.values()]
     total = total_of(encoder, texts, usual_sampling(encoder))

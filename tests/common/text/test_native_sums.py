@@ -134,12 +134,15 @@ def test_windows_that_do_not_fit_are_refused(changes: dict[str, Any]) -> None:
 def test_windows_take_all_of_what_words_are_given_by() -> None:
     """Or none of it."""
     means = np.zeros((1, 2), np.int16)
-    some: tuple[Any, ...] = np.ones((1, 2), np.int16), 2, np.zeros(1, np.int32)
+    ids = np.zeros(1, np.int32)
     bounds = np.array([0, 1])
+    some = np.ones((1, 2), np.int16), 2, ids, bounds, means
     codes = np.zeros(0, np.uint16)
-    for more in ((np.zeros(1, np.int32),), (np.zeros(1, np.int32), codes)):
+    operands: list[Any]
+    for more in ([ids], [ids, codes]):
+        operands = [*some, *more]
         with pytest.raises(ValueError, match="do not fit together"):
-            native.row_means(*some, bounds, means, *more)
+            native.row_means(*operands)
 
 
 # Sums of texts

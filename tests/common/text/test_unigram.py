@@ -220,6 +220,40 @@ def test_unknown_characters_in_a_row_have_all_their_letters(by_module: Any) -> N
 
 
 @needs_native
+@few_examples
+@given(
+    batch=st.lists(st.text("aAbBcCdDeEfFgG\n \u2581é", max_size=12), max_size=3),
+    limit=st.integers(0, 4),
+)
+def test_letters_of_rules_that_cut_characters_are_those_of_python(
+    batch: list[str], limit: int
+) -> None:
+    """Rules may make marks of parts, spaces beside letters, and line breaks of their own."""
+    parts = [
+        b"\xe2",
+        b"\x96\x81",
+        b"\xf0",
+        b" a",
+        b"a ",
+        b"\n",
+        "▁".encode(),
+        b"  ",
+        b"",
+    ]
+    row = b"".join(part + b"\0" for part in parts)
+    keys = [b"A", b"B", b"C", b"D\n", b"E\n", b"F", b"\nG", b"\n\n", b"G"]
+    places = [row.index(part + b"\0") for part in parts]
+    made = small(
+        rule_links=double_array(dict(zip(keys, places, strict=True))),
+        replacements=np.frombuffer(row, np.uint8),
+        piece_links=double_array({"▁".encode(): 1, b"a": 2, b"b": 3, b"\x81": 4}),
+    )
+    compiled = lettered(made, batch, limit)
+    with without_native():
+        assert lettered(made, batch, limit) == compiled
+
+
+@needs_native
 def test_letters_of_long_texts_take_linear_time(tokenizer: PieceTokenizer) -> None:
     """Megabytes of line breaks, of unknown characters and of words between them."""
     for part, share in [("\n", 0), ("\u1310", 1), ("a\n\n", 1), (" \n a", 0.5)]:

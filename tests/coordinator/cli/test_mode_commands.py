@@ -13,7 +13,7 @@ from ridgeway.common.base.records import MODE_SENTENCES
 from ridgeway.common.base.settings import DEFAULT, PRIVATE_ENCODER
 from ridgeway.common.privacy.public_prior import make_prior, write_prior
 from ridgeway.common.protocol.cohort import Invite, read_signed_json
-from ridgeway.common.text.encoder_files import save_encoder
+from ridgeway.common.text.encoder_files import find_encoder, save_encoder
 from ridgeway.coordinator.cli import federation_commands
 from ridgeway.coordinator.deploy.coordinator_folder import keep_installed
 from ridgeway.coordinator.round.federation import PRIOR, Federation
@@ -26,7 +26,9 @@ from tests.support.simulated_federation import (
     populate,
     round_of,
 )
-from tests.support.tiny import tiny_encoder
+from tests.support.tiny import private_encoder, tiny_encoder
+
+pytestmark = pytest.mark.usefixtures("private_sentences")
 
 
 @pytest.fixture
@@ -39,7 +41,7 @@ def test_a_new_federation_is_private_unless_told_otherwise(shop: Workshop) -> No
     """The mode and its sentence are printed, and stand in the settings; of private rounds, where
     the prior is from.
     """
-    encoder = ("--encoder", f"dir:{shop / 'encoder'}")
+    encoder = ("--encoder", shop.private_encoder)
     made = shop.do("coordinator init", shop / "one", *encoder)
     assert MODE_SENTENCES["private"] in made.stderr
     assert "built-in text" in made.stderr and "prior.safetensors" in made.stderr
@@ -89,7 +91,7 @@ def test_a_mode_that_there_is_not_is_one_sentence(shop: Workshop) -> None:
     assert not (shop / "one").exists()
 
 
-def test_private_federations_have_an_encoder_without_words(
+def test_private_federations_have_an_encoder_of_their_own(
     shop: Workshop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The others have that of the presets; what is named is taken."""
@@ -97,7 +99,7 @@ def test_private_federations_have_an_encoder_without_words(
 
     def find(source: str) -> object:
         asked.append(source)
-        return tiny_encoder()
+        return private_encoder()
 
     monkeypatch.setattr(federation_commands, "find_encoder", find)
     for mode in ("private", "masked", "clear"):
@@ -110,12 +112,14 @@ def test_an_invitation_to_private_rounds_carries_the_prior(shop: Workshop) -> No
     other needs one.
     """
     assert holder_module.PRIOR == PRIOR
+    public = [
+        text for name in ("code", "law") for text in own_texts("public", name, 20)
+    ]
     for mode in ("private", "masked"):
         folder = shop / mode
-        shop.call(f"coordinator init --mode {mode} --encoder dir:encoder", folder)
-        prior = make_prior(
-            tiny_encoder(), [own_texts("public", name, 20) for name in ("code", "law")]
-        )
+        init = f"coordinator init --mode {mode} --encoder", shop.private_encoder
+        shop.do(*init, folder)
+        prior = make_prior(find_encoder(shop.private_encoder), public)
         write_prior(prior, folder / PRIOR)
         keep_installed(Federation(folder))
         done = shop.do("coordinator invite", folder)

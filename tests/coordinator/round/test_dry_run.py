@@ -60,6 +60,8 @@ from tests.support.simulated_federation import (
     round_of,
 )
 
+pytestmark = pytest.mark.usefixtures("private_sentences")
+
 HASH = "ab" * 32
 
 

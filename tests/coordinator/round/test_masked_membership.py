@@ -43,6 +43,8 @@ from tests.support.simulated_federation import (
     round_of,
 )
 
+pytestmark = pytest.mark.usefixtures("private_sentences")
+
 LIAR = "law-1"
 
 

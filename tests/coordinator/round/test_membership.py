@@ -23,7 +23,12 @@ from ridgeway.common.protocol.messages import (
     Refusal,
 )
 from ridgeway.common.protocol.packet import Packet, open_packet, seal_packet
-from ridgeway.common.routing.release import load_release, release_files
+from ridgeway.common.routing.release import (
+    MANIFEST,
+    ROUTER,
+    load_release,
+    release_files,
+)
 from ridgeway.common.statistics import Statistics
 from ridgeway.coordinator.round.federation import Federation
 from ridgeway.coordinator.round.ledger import LedgerRelease
@@ -406,7 +411,10 @@ def delivery(
     """A request to store the release that lies in a folder."""
     signer = identity or parties.federation.identity
     return seal_packet(
-        Deliver(number=number, release=release), signer, round="0" * 32, blobs=release_files(folder)
+        Deliver(number=number, release=release),
+        signer,
+        round="0" * 32,
+        blobs=release_files(folder),
     )
 
 

@@ -25,7 +25,6 @@ from ridgeway.common.privacy.noisy_solve import noise_variance
 from ridgeway.common.protocol.messages import Message
 from ridgeway.common.protocol.packet import Blob, Packet, open_packet
 from ridgeway.common.statistics import Statistics
-from ridgeway.common.text.table_encoder import with_words
 from ridgeway.coordinator.round.federation import Federation, PrivacySettings
 from ridgeway.coordinator.round.ledger import LedgerRelease
 from ridgeway.coordinator.round.membership import remove, retire
@@ -39,7 +38,7 @@ from ridgeway.coordinator.solving.calibration import NoisyAccuracy
 from ridgeway.coordinator.solving.solve import compose
 from tests.support.commands import Workshop
 from tests.support.faults import epoch_of, make_haste
-from tests.support.hostile import FEATURES, MEMBERS, Hostile
+from tests.support.hostile import MEMBERS, Hostile
 from tests.support.simulated_federation import (
     DOMAINS,
     Direct,
@@ -55,6 +54,8 @@ from tests.support.simulated_federation import (
     round_fails,
     round_of,
 )
+
+pytestmark = pytest.mark.usefixtures("private_sentences")
 
 TWO_ROUNDS = 1.5
 """An ε that two rounds of 1 together stay below, and three do not."""
@@ -125,7 +126,7 @@ def total_of(parties: Parties) -> Statistics:
     ledger = federation.ledger
     if federation.terms.uses_masks:
         return ledger.total(ledger.standing().totals[-1])
-    total = np.zeros((FEATURES, len(DOMAINS)), dtype=np.int64)
+    total = np.zeros((federation.terms.features, len(DOMAINS)), dtype=np.int64)
     for name, domain in MEMBERS.items():
         total[:, DOMAINS.index(domain)] += ledger.sums(
             ledger.standing().contributions[name]
@@ -139,18 +140,19 @@ def total_of(parties: Parties) -> Statistics:
 def test_a_total_is_the_plain_sum_of_what_members_have_noised(parties: Parties) -> None:
     """Byte for byte: masks change nothing, and no other noise and no other number comes in."""
     total = total_of(parties)
+    features = parties.terms.features
     columns = np.zeros_like(total.cross)
-    products = np.zeros(FEATURES * (FEATURES - 1) // 2, dtype=np.int64)
+    products = np.zeros(features * (features - 1) // 2, dtype=np.int64)
     for name, domain in MEMBERS.items():
         holder = parties.holder(name)
         kept = holder.epochs.noisy(holder.epoch(parties.federation.terms), "statistics")
         assert kept is not None
-        columns[:, DOMAINS.index(domain)] += kept[0][:FEATURES]
-        products += kept[0][FEATURES:] if mode_of(parties) == "full" else 0
+        columns[:, DOMAINS.index(domain)] += kept[0][:features]
+        products += kept[0][features:] if mode_of(parties) == "full" else 0
     assert np.array_equal(total.cross, columns)
     if mode_of(parties) == "full":
         assert np.array_equal(
-            total.gram[:-1, :-1][np.triu_indices(FEATURES - 1)], products
+            total.gram[:-1, :-1][np.triu_indices(features - 1)], products
         )
 
 
@@ -515,22 +517,19 @@ def asked(parties: Parties, message: Message, blobs: Sequence[Blob] = ()) -> Any
     )
 
 
-def test_features_of_words_are_refused_on_both_sides(
+def test_letters_in_other_buckets_are_refused_on_both_sides(
     parties: Parties, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rows of documents have no words, so they would be summed without."""
-    terms, plain = parties.federation.terms, parties.encoder
-    more = with_words(plain, WordFeatures(4))
+    """Documents are summed in a number of buckets that another number does not fit."""
+    terms = parties.federation.terms
+    more = replace(parties.encoder, options=WordFeatures(4))
     monkeypatch.setattr(Holder, "encoder", lambda *_: more)
-    with pytest.raises(
-        InputError, match=r"token features and USE sentence features only.*--encoder"
-    ):
+    needed = r"runs of letters and USE sentence features.*--encoder"
+    with pytest.raises(InputError, match=needed):
         open_epoch(parties.holder("law-1"), terms, new_epoch=True)
     federation = parties.federation
     monkeypatch.setattr(Federation, "encoder", more)
-    with pytest.raises(
-        InputError, match=r"token features and USE sentence features only.*--encoder"
-    ):
+    with pytest.raises(InputError, match=needed):
         _ = federation.prior
 
 

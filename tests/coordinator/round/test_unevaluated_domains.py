@@ -31,6 +31,8 @@ from tests.support.simulated_federation import (
     round_of,
 )
 
+pytestmark = pytest.mark.usefixtures("private_sentences")
+
 
 @pytest.fixture(params=["clear", "masked", "private"])
 def parties(request: pytest.FixtureRequest, tmp_path: Path, haste: None) -> Parties:
