@@ -11,10 +11,15 @@ from hypothesis import strategies as st
 
 from ridgeway.__main__ import main
 from ridgeway.common.base.errors import InputError
-from ridgeway.common.base.settings import DEFAULT
+from ridgeway.common.base.settings import DEFAULT, WordFeatures
 from ridgeway.common.privacy.noise import PrivacyMode
 from ridgeway.common.privacy.public_prior import built_in_prior
-from ridgeway.common.text.table_encoder import TableEncoder
+from ridgeway.common.text.sentence_encoder import UseEncoder
+from ridgeway.common.text.table_encoder import (
+    TableEncoder,
+    with_sentences,
+    with_words,
+)
 from ridgeway.coordinator.cli.plan_command import (
     FIT_ERROR,
     SENTENCES_FIT,
@@ -27,7 +32,9 @@ from ridgeway.coordinator.solving.calibration import rightly_chosen
 from ridgeway.simulations.experiments.dataset import Dataset, folder_dataset, split
 from ridgeway.simulations.experiments.privacy_part import PrivateGround, accuracy
 
-modes = st.sampled_from(["columns", "full"])
+COLUMNS: PrivacyMode = "columns"
+FULL: PrivacyMode = "full"
+modes = st.sampled_from([COLUMNS, FULL])
 fits = st.sampled_from([SENTENCES_FIT, TOKENS_FIT])
 
 
@@ -84,31 +91,21 @@ def test_the_command_shows_both_modes(capsys: pytest.CaptureFixture[str]) -> Non
 
 @pytest.mark.slow
 def test_the_plan_predicts_small_simulations(
-    shared_data: Path, smollm2: TableEncoder, monkeypatch: pytest.MonkeyPatch
+    shared_data: Path, use: TableEncoder, sentences: UseEncoder
 ) -> None:
     """On held-out training documents of clm, in both modes, within the error that the plan
     states.
     """
-    monkeypatch.setattr(
-        "ridgeway.common.privacy.built_in_text.MAX_KIND_CHARACTERS", 400_000
-    )
+    documents = 300
+    encoder = with_sentences(with_words(use, WordFeatures()), sentences)
     held = split(folder_dataset(shared_data / "clm").sampled(1, train=1200))
     dataset = Dataset("clm", "held-out training text", held.fit, held.held)
-    prior = built_in_prior(smollm2)
-    for mode, documents, epsilon in (
-        ("columns", 300, 1.0),
-        ("columns", 900, 3.0),
-        ("full", 900, 3.0),
-    ):
-        chosen: PrivacyMode = "full" if mode == "full" else "columns"
-        summed = round(documents / (1 - DEFAULT.holdout))  # the rest is held out
-        ground = PrivateGround(dataset.sampled(1, train=summed), smollm2, prior)
-        measured = accuracy(ground, ground.privacy(chosen, epsilon), seed=1) / 100
+    summed = round(documents / (1 - DEFAULT.holdout))  # the rest is held out
+    prior = built_in_prior(encoder)
+    ground = PrivateGround(dataset.sampled(1, train=summed), encoder, prior)
+    for mode, epsilon in ((COLUMNS, 1.0), (COLUMNS, 3.0), (FULL, 3.0)):
+        measured = accuracy(ground, ground.privacy(mode, epsilon), seed=1) / 100
         expected = forecast(
-            chosen, documents, len(dataset.domains), epsilon, 1e-8, TOKENS_FIT
-        ).by_kind[TOKENS_FIT.kinds[2].name]
-        assert measured == pytest.approx(expected, abs=FIT_ERROR), (
-            mode,
-            documents,
-            epsilon,
-        )
+            mode, documents, len(dataset.domains), epsilon, 1e-8
+        ).by_kind[SENTENCES_FIT.kinds[2].name]
+        assert measured == pytest.approx(expected, abs=FIT_ERROR), (mode, epsilon)
