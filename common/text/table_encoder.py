@@ -32,7 +32,7 @@ from ridgeway.common.text.tokenizer import Floats, Integers
 from ridgeway.common.text.tokens import AnyTokenizer, TextReader, Tokens, tokenizer_of
 from ridgeway.common.text.word_sketch import WordSketch
 
-ENCODER_VERSION = 1
+ENCODER_VERSION = 2
 WORDS = "+words"
 """What an encoder's name ends in where it has features of words."""
 
