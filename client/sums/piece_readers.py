@@ -172,11 +172,15 @@ def piece_readers(
                 with theirs:
                     process = multiprocessing.get_context("spawn").Process(
                         target=_read,
-                        args=(theirs, reader, rules),
+                        args=(theirs, rules),
                         daemon=True,
                     )
                     process.start()
                 processes.append(process)
+        # all begin before any is waited for: what is large goes to those that listen
+        for connection in connections:
+            with contextlib.suppress(OSError):
+                connection.send(reader)
         yield _batches(connections, pieces, rules)
     finally:
         for process in processes:
@@ -248,9 +252,10 @@ def _batches(
 # In the process
 
 
-def _read(parent: Connection, reader: TextReader, rules: ReadingRules) -> None:
+def _read(parent: Connection, rules: ReadingRules) -> None:
     # The parent meets the same error when it reads on itself.
     with contextlib.suppress(Exception):
+        reader: TextReader = parent.recv()
         while True:
             source, first = parent.recv()
             for batch in read_batches(source, first, rules):

@@ -449,7 +449,6 @@ class _Run:
         self._parts: list[StoredPart] = []
         self._started = time.monotonic()
         self._done = 0
-        self._begin_part()
 
     def sum_all(self, todo: Sequence[Unread]) -> list[StoredPart]:
         """Sum pieces, keeping parts as time goes by. An error loses only what came after the last
@@ -465,6 +464,8 @@ class _Run:
             self._reading(todo, left) as batches,
             ThreadPoolExecutor(self._job.threads, thread_name_prefix="sum") as pool,
         ):
+            # readers have begun by then: a GPU's library takes seconds to load
+            self._begin_part()
             try:
                 for number, batch, samples in batches:
                     self._take(pool, todo[number].stamp, batch, samples)
@@ -541,7 +542,7 @@ class _Run:
 
     def summer(self) -> Accumulator:
         """Any of the accumulators: what a state means is the same to all."""
-        return self._all[0]
+        return self._all[0] if self._all else self._makers[0]()
 
     def _due(self) -> bool:
         kept = self._store is not None
@@ -551,9 +552,9 @@ class _Run:
         while self._pending:
             self._counters.tokens += self._pending.popleft().result()
         if self._stretches:
-            state = reduce(
-                add_states, (accumulator.state() for accumulator in self._all)
-            )
+            with ThreadPoolExecutor(self._job.threads) as pool:
+                states = pool.map(lambda each: each.state(), self._all)
+                state = reduce(add_states, states)
             part = StoredPart(
                 tuple(self._stretches.values()),
                 self._counters,
@@ -592,6 +593,8 @@ def makers(
     """
     # as many as there are threads, if memory allows
     most = ACCUMULATOR_BYTES // ((encoder.width + 1) ** 2 * 16)
+    if devices:  # which do most of the work, and each accumulator is fetched from them
+        most = min(most, threads // 4)
     count = max(len(devices), min(threads, max(1, most)))
     made = [_maker(encoder, sampling, device) for device in devices or ("",)]
     return [made[number % len(made)] for number in range(count)]

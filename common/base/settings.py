@@ -213,7 +213,7 @@ class WordFeatures:
     """
 
     width: int = 768
-    amplitude: int = 1024
+    amplitude: int = 2048
 
     def __post_init__(self) -> None:
         if not 1 <= self.width <= MAX_WORD_FEATURES:

@@ -135,10 +135,14 @@ class Whitening:
     def whitened(self, sums: Integers, counts: Integers) -> Integers:
         """matrix · (x − mean) for x = sums/counts, rounded to 2⁻⁸; zeros where nothing was counted.
 
+        x is cut off at FEATURE_LIMIT: a token may have any number of letters.
+
         Exact: a float64 product of integers that stay below 2⁵³.
         """
         divisor = np.maximum(counts, 1)[:, None]
         means = ((sums << MEAN_BITS + 1) + divisor) // (2 * divisor)
+        limit = FEATURE_LIMIT << MEAN_BITS
+        means = np.clip(means, -limit, limit)
         means[counts == 0] = self.mean
         apart = (means - self.mean).astype(np.float64)
         return np.asarray((apart @ self.matrix.T.astype(np.float64)).astype(np.int64))
@@ -214,7 +218,9 @@ def make_prior(encoder: TableEncoder, texts: Sequence[str]) -> PublicPrior:
     if not filled.any():
         raise InputError("no text for a prior; give a folder of public text")
     means = letter_sums(encoder, tokens)[filled] / tokens.lengths[filled, None]
-    letters = _whitening(means, LETTERS_RIDGE)
+    # as documents are, which may have many letters in few tokens
+    cut_off = np.clip(means, -FEATURE_LIMIT, FEATURE_LIMIT)
+    letters = _whitening(cut_off, LETTERS_RIDGE)
     return PublicPrior(encoder.fingerprint, letters, _of_sentences(reader))
 
 

@@ -47,7 +47,11 @@ from ridgeway.common.base.settings import (
 )
 from ridgeway.common.routing.decision import Floats
 from ridgeway.common.routing.quality import QualityTable, quality_from_json
-from ridgeway.common.routing.sentence_table import Cascade, SentenceTable
+from ridgeway.common.routing.sentence_table import (
+    TABLE_PREFIX,
+    Cascade,
+    SentenceTable,
+)
 from ridgeway.common.routing.token_table import RouterTable, TokenTable, check_domains
 from ridgeway.common.text.sentence_encoder import SentenceFeatures
 from ridgeway.common.text.table_encoder import (
@@ -246,7 +250,9 @@ def load_release(
             if isinstance(compiled, Cascade | SentenceTable)
             else None,
         )
-        _check_fit(reader, arrays["logits"], arrays.get("runs"))
+        for prefix in ("", TABLE_PREFIX) if CASCADE in manifest else ("",):
+            logits = arrays[f"{prefix}logits"]
+            _check_fit(reader, logits, arrays.get(f"{prefix}runs"))
         selector = Selector(**manifest["selector"])
         confidence = Confidence.of_json(manifest["confidence"])
         if CASCADE in manifest and sentences != "auto":
@@ -301,9 +307,9 @@ def _table(
         return whole
     table = _tokens(
         {
-            name.removeprefix("table_"): array
+            name.removeprefix(TABLE_PREFIX): array
             for name, array in arrays.items()
-            if name.startswith("table_")
+            if name.startswith(TABLE_PREFIX)
         },
         step,
     )

@@ -47,6 +47,9 @@ NOISY_MARGIN = 0.8
 text of six sets at ε = 1, it decides between 0 and 14 %, and loses at most 0.4 points by it.
 """
 
+TABLE_PREFIX = "table_"
+"""What stands before the names of the table's arrays in the release of a cascade."""
+
 FIRST_TEXT = "Is it ready?"
 """What a sentence encoder reads first, which loads its model."""
 
@@ -185,7 +188,8 @@ class Cascade:
 
     def arrays(self) -> Arrays:
         """What a release keeps of it."""
-        first = {f"table_{name}": array for name, array in self.table.arrays().items()}
+        table = self.table.arrays().items()
+        first = {f"{TABLE_PREFIX}{name}": array for name, array in table}
         return self.sentences.arrays() | first
 
     def without(self, position: int) -> Cascade:

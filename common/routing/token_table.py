@@ -186,10 +186,12 @@ class ExactTable:
         """The logits rounded to whole steps, powers of two for each domain."""
         step = float(steps.min())
         shifts = np.log2(steps / step).astype(np.uint8)
-        logits = np.rint(self.tokens / steps).astype(np.int16)
-        runs = self.runs
-        rounded = None if runs is None else np.rint(runs / steps).astype(np.int32)
-        return TokenTable(logits, step, shifts, rounded)
+        # the compiled module reads rows that stand one after another
+        logits = np.rint(self.tokens / steps).astype(np.int16, order="C")
+        runs = None
+        if self.runs is not None:
+            runs = np.rint(self.runs / steps).astype(np.int32, order="C")
+        return TokenTable(logits, step, shifts, runs)
 
 
 def exact_table(encoder: TableEncoder, weights: Floats) -> ExactTable:
@@ -202,11 +204,10 @@ def exact_table(encoder: TableEncoder, weights: Floats) -> ExactTable:
         )
     width = encoder.table.shape[1]
     of_tokens = weights[:width] * encoder.scale
-    tokens = (
-        np.tile(weights[-1:], (encoder.rows, 1)) if of_tokens.any() else weights[-1:]
-    )
-    for start in range(0, encoder.rows if len(tokens) > 1 else 0, ROWS_AT_ONCE):
-        block = slice(start, start + ROWS_AT_ONCE)
+    rows = encoder.rows if of_tokens.any() else 1
+    tokens = np.tile(weights[-1:], (rows, 1))
+    for start in range(0, rows, ROWS_AT_ONCE):
+        block = slice(start, min(start + ROWS_AT_ONCE, rows))
         tokens[block] += encoder.table[block].astype(np.float64) @ of_tokens
     if encoder.options is None:
         return ExactTable(tokens, None)

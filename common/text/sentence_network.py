@@ -128,11 +128,6 @@ def framed(ids: Ids, lengths: Integers) -> tuple[Ids, Integers]:
     return np.insert(ids, borders.ravel(), [BEGIN, END] * len(lengths)), lengths + 2
 
 
-def _activation(values: Any) -> Any:
-    """Values as they are multiplied by weights: within their bounds."""
-    return values.clip(-LARGEST_ACTIVATION, LARGEST_ACTIVATION)
-
-
 class SentenceNetwork:
     """The network over float64 arrays of numpy or torch, which hold whole numbers below 2^53, or
     such numbers of fixed point.
@@ -195,20 +190,20 @@ class SentenceNetwork:
         chunks = (token % CHUNKS)[:, None]
         embedded = self._values[LEVELS * chunks + self._table[token]]
         projected = self._scaled("project", embedded)
-        unit = self._normalised(projected.clip(-LARGEST_SUMMAND, LARGEST_SUMMAND))
+        activations = self._normalised(self._cut(projected, LARGEST_SUMMAND))
         gain, offset = self._gains
-        activations = self._xp.floor(unit * gain + offset)
-        activations = _activation(activations)
-        activations[gaps] = 0
+        activations *= gain
+        activations += offset
+        self._xp.floor(activations, out=activations)
+        self._cut(activations)[gaps] = 0
         parts = [embedded]
         for number, (span, before) in enumerate(BRANCHES):
             start = number * BRANCH
             inputs = activations[:, start : start + BRANCH]
             hidden = self._convolved(f"first{span}", inputs, span, before)
-            hidden = _activation(hidden)
-            hidden[gaps] = 0
+            self._cut(hidden)[gaps] = 0
             outputs = self._convolved(f"second{span}", hidden, span, before)
-            parts.append(outputs.clip(-LARGEST_SUMMAND, LARGEST_SUMMAND))
+            parts.append(self._cut(outputs, LARGEST_SUMMAND))
         return self._xp.concatenate(parts, 1)[self._array(positions)]
 
     def _convolved(self, layer: str, inputs: Any, span: int, before: int) -> Any:
@@ -218,17 +213,19 @@ class SentenceNetwork:
         windows = [inputs[first + shift : last + shift] for shift in range(span)]
         outputs = self._scaled(layer, self._xp.concatenate(windows, 1))
         whole = self._xp.zeros_like(inputs)
-        whole[TEXT_GAP:-TEXT_GAP] = inputs[TEXT_GAP:-TEXT_GAP] + outputs.clip(0)
+        kept = whole[TEXT_GAP:-TEXT_GAP]
+        self._xp.clip(outputs, 0, None, out=kept)
+        kept += inputs[TEXT_GAP:-TEXT_GAP]
         return whole
 
     def _head(self, sums: Any, lengths: Any) -> Any:
         """Sums over texts of normalised features → the vectors of the texts."""
         floor = self._xp.floor
         mean = self._pooled(sums, lengths)
-        first = _activation(self._scaled("dense0", mean).clip(0))
+        first = self._cut(self._scaled("dense0", mean).clip(0))
         second = self._scaled("skip1", mean) + self._scaled("dense1", first)
-        second = _activation(second.clip(0))
-        third = _activation(self._scaled("dense2", second).clip(0))
+        second = self._cut(second.clip(0))
+        third = self._cut(self._scaled("dense2", second).clip(0))
         last = self._scaled("skip3", second) + self._scaled("dense3", third)
         last = last.clip(-TANH_LIMIT, TANH_LIMIT)
         entries = self._xp.asarray(last, dtype=self._xp.int64) + TANH_LIMIT
@@ -245,22 +242,35 @@ class SentenceNetwork:
         total = sums * gain + lengths * offset
         unit = root * (1 << ROOT_BITS)
         pooled = self._xp.floor((2 * total + unit) / (2 * unit))
-        return _activation(self._scaled("pool", _activation(pooled), root))
+        return self._cut(self._scaled("pool", self._cut(pooled), root))
+
+    # Large arrays are changed in their places: on a GPU, to move them takes longest.
+
+    def _cut(self, values: Any, limit: int = LARGEST_ACTIVATION) -> Any:
+        """The values themselves, within their bounds: usually those of what is multiplied by
+        weights.
+        """
+        return self._xp.clip(values, -limit, limit, out=values)
 
     def _scaled(self, layer: str, inputs: Any, times: Any = 1) -> Any:
         """Rounded products with a layer's weights."""
         weights, offset = self._layers[layer]
-        return self._xp.floor(inputs @ weights + (offset * times + 0.5))
+        products = inputs @ weights
+        products += offset * times + 0.5
+        return self._xp.floor(products, out=products)
 
     def _normalised(self, inputs: Any) -> Any:
-        """Rows less their means, divided by their norms, with UNIT_BITS after the point."""
+        """The rows themselves, less their means and divided by their norms, with UNIT_BITS after
+        the point.
+        """
         floor = self._xp.floor
         columns = inputs.shape[1]
         mean = floor((2 * inputs.sum(1)[:, None] + columns) / (2 * columns))
-        centred = inputs - mean
-        norm = self._root((centred * centred).sum(1)[:, None])
+        inputs -= mean
+        norm = self._root(self._xp.einsum("ij,ij->i", inputs, inputs)[:, None])
         inverse = floor((1 << 2 * UNIT_BITS) / norm) / (1 << UNIT_BITS)
-        return floor(centred * inverse)
+        inputs *= inverse
+        return floor(inputs, out=inputs)
 
     def _root(self, squares: Any) -> Any:
         """The whole square root of numbers below 2^52; 1 of zero."""

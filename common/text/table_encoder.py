@@ -7,7 +7,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,6 +43,32 @@ _OPTIONS: dict[str, Any] = {
 }
 
 
+class HashedTable(NamedTuple):
+    """A tokenizer, a table and a scale, with their hash."""
+
+    definition: bytes
+    table: NDArray[np.int16]
+    scale: float
+    digest: str
+
+    @classmethod
+    def of(
+        cls, definition: bytes, table: NDArray[np.int16], scale: float
+    ) -> HashedTable:
+        shape = struct.pack("<QQ", *table.shape)
+        little = np.ascontiguousarray(table, dtype="<i2").data
+        digest = sha256(definition, shape, little, struct.pack("<d", scale))
+        return cls(definition, table, scale, digest)
+
+    def is_of(self, encoder: TableEncoder) -> bool:
+        """Whether an encoder has these very ones."""
+        return (
+            self.definition is encoder.definition
+            and self.table is encoder.table
+            and self.scale == encoder.scale
+        )
+
+
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class TableEncoder:
     """text → tokens → integer features.
@@ -54,8 +80,8 @@ class TableEncoder:
                 table[id]`.
     options:    the features of words beside those of tokens, if it has any.
     sentence_encoder: reads the text of each sample, if sentences have features.
-    digest:     the hash of tokenizer, table and scale; worked out, which takes long, where an
-                encoder is not made from another one.
+    hashed:     the hash of tokenizer, table and scale; worked out, which takes long, where an
+                encoder does not have those of another one.
     """
 
     name: str
@@ -64,7 +90,7 @@ class TableEncoder:
     scale: float
     options: WordFeatures | None = None
     sentence_encoder: SentenceEncoder | None = None
-    digest: str = ""
+    hashed: HashedTable | None = None
     fingerprint: str = field(init=False)
     reader: TextReader = field(init=False)
 
@@ -97,17 +123,13 @@ class TableEncoder:
             )
         sentences = self.sentence_encoder.tokenizer if self.sentence_encoder else None
         object.__setattr__(self, "reader", TextReader(tokenizer, self.words, sentences))
-        if not self.digest:
-            object.__setattr__(self, "digest", self._hashed())
+        hashed = self.hashed
+        if hashed is None or not hashed.is_of(self):
+            hashed = HashedTable.of(self.definition, self.table, self.scale)
+            object.__setattr__(self, "hashed", hashed)
         options = canonical_json(_OPTIONS | self.more)
-        fingerprint = sha256(self.digest.encode(), options)
+        fingerprint = sha256(hashed.digest.encode(), options)
         object.__setattr__(self, "fingerprint", fingerprint)
-
-    def _hashed(self) -> str:
-        shape = struct.pack("<QQ", *self.table.shape)
-        scale = struct.pack("<d", self.scale)
-        little = np.ascontiguousarray(self.table, dtype="<i2").data
-        return sha256(self.definition, shape, little, scale)
 
     @property
     def tokenizer(self) -> AnyTokenizer:

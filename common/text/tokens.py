@@ -145,7 +145,8 @@ class TextReader:
         """
         _, _, ends = self.tokenizer.encode_with_ends(texts)
         ids, sizes, id_ends = tokenizer.encode_with_ends(texts)
-        starts = _starts(np.array([len(storable(text).encode()) for text in texts]))
+        # apart by a byte, since ids may end before the first one of their text
+        starts = _starts(np.array([len(storable(text).encode()) + 1 for text in texts]))
         # what has no tokens is not read
         kept = np.repeat(lengths > 0, sizes)
         id_ends = (id_ends + np.repeat(starts, sizes))[kept]

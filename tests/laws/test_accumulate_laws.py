@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import reduce
+from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -32,8 +34,9 @@ from ridgeway.common.base.machine import native
 from ridgeway.common.base.settings import FEATURE_LIMIT, Sampling, WordFeatures
 from ridgeway.common.statistics import MAX_SQUARE, SUM_BOUND, Integers
 from ridgeway.common.text.tokenizer import Ids, first_tokens
-from ridgeway.common.text.windows import layers, window_starts
-from ridgeway.common.text.word_sketch import Spelling, WordSketch
+from ridgeway.common.text.tokens import NO_RUNS, Tokens
+from ridgeway.common.text.windows import Layer, layers, window_starts
+from ridgeway.common.text.word_sketch import Runs, WordSketch
 from tests.support.native import needs_native, without_native
 
 Table = NDArray[np.int16]
@@ -87,12 +90,16 @@ def slow_thinned(document: Document, window: int, stride: int) -> Document:
 
 
 def slow_samples(
-    documents: Sequence[Document], sampling: Sampling
+    documents: Sequence[Document],
+    sampling: Sampling,
+    given_copies: Sequence[Document] | None = None,
 ) -> list[tuple[int, Document]]:
     """How often each sample counts, and its tokens."""
+    if given_copies is None:
+        given_copies = [copy_of(document) for document in documents]
     cut, copies = (
         [document[: sampling.max_tokens or None] for document in row]
-        for row in (documents, map(copy_of, documents))
+        for row in (documents, given_copies)
     )
     mistyped = [(sampling.mistyped, copy) for copy in copies if copy]
     if sampling.units:
@@ -161,22 +168,51 @@ def slow_sums(table: Table, documents: Sequence[Document], sampling: Sampling) -
 # The way under test
 
 
-def in_one_row(documents: Sequence[Document]) -> tuple[Ids, Integers]:
+class Spelt(NamedTuple):
+    """A sketch of words, and the letters of each token."""
+
+    words: WordSketch
+    letters: list[bytes]
+
+    def runs(self, ids: Ids, lengths: Integers) -> Runs:
+        letters = [self.letters[token] for token in ids.tolist()]
+        stops = np.cumsum(list(map(len, letters)), dtype=np.int64)
+        row = np.frombuffer(b"".join(letters), dtype=np.uint8)
+        return self.words.runs(row, stops, lengths)
+
+
+def in_one_row(documents: Sequence[Document], spelt: Spelt | None = None) -> Tokens:
     ids = np.array(
         [token for document in documents for token in document], dtype=np.int32
     )
-    return ids, np.array([len(document) for document in documents], dtype=np.int64)
+    lengths = np.array([len(document) for document in documents], dtype=np.int64)
+    runs = spelt.runs(ids, lengths) if spelt else NO_RUNS
+    return Tokens(ids, lengths, runs, ids[:0], lengths[:0])
+
+
+def with_copies(
+    documents: Sequence[Document], sampling: Sampling | None
+) -> list[Document]:
+    """The documents, and behind them their mistyped copies where those count."""
+    copies = map(copy_of, documents) if sampling and sampling.mistyped else ()
+    return [*documents, *copies]
 
 
 def state_of(
     accumulator: Accumulator,
     batches: Sequence[Sequence[Document]],
     sampling: Sampling | None = None,
+    spelt: Spelt | None = None,
 ) -> State:
     for batch in batches:
-        copies = map(copy_of, batch) if sampling and sampling.mistyped else ()
-        accumulator.add(*in_one_row([*batch, *copies]))
+        accumulator.add(in_one_row(with_copies(batch, sampling), spelt))
     return accumulator.state()
+
+
+def all_windows(tokens: Tokens, window: int) -> Layer:
+    """Windows that follow one another."""
+    bounds = np.append(window_starts(tokens.lengths, window), len(tokens.ids))
+    return Layer(np.arange(len(tokens.ids), dtype=np.int32), bounds, 1)
 
 
 def gram_of(table: Table, sampling: Sampling, documents: Sequence[Document]) -> Gram:
@@ -207,33 +243,15 @@ def corpora() -> st.SearchStrategy[list[Document]]:
     return st.lists(st.lists(st.integers(0, ROWS - 1), max_size=40), max_size=8)
 
 
-RUNS = st.tuples(st.integers(2, 5), st.integers(2, 5)).filter(
-    lambda runs: runs[0] <= runs[1]
-)
-
-
-def sketches(rows: int = ROWS) -> st.SearchStrategy[WordSketch]:
+def sketches(rows: int = ROWS) -> st.SearchStrategy[Spelt]:
     """Sketches over tokens of a few letters, parts of words and what parts them."""
     letters = st.lists(
-        st.text("abc 1,é", max_size=6).map(str.encode), min_size=rows, max_size=rows
+        st.text("abc 1,é\n", max_size=6).map(str.encode), min_size=rows, max_size=rows
     )
-
-    def spelt(
-        words: list[bytes], width: int, amplitude: int, runs: tuple[int, int]
-    ) -> WordSketch:
-        starts = np.concatenate(([0], np.cumsum([len(word) for word in words]))).astype(
-            np.int64
-        )
-        spelling = Spelling(np.frombuffer(b"".join(words), dtype=np.uint8), starts)
-        return WordSketch(WordFeatures(width, amplitude, *runs), spelling)
-
-    return st.builds(
-        spelt,
-        letters,
-        st.integers(1, 9),
-        st.sampled_from([1, 1000, FEATURE_LIMIT]),
-        RUNS,
+    options = st.builds(
+        WordFeatures, st.integers(1, 9), st.sampled_from([1, 1000, FEATURE_LIMIT])
     )
+    return st.builds(Spelt, options.map(WordSketch), letters)
 
 
 windows = st.integers(1, 12)
@@ -295,37 +313,37 @@ def test_the_mean_of_a_window_is_rounded_as_python_integers_are(
     table: Table, documents: list[Document], window: int
 ) -> None:
     """⌊(2·sum + n) / 2n⌋ for negative sums and for halves too, compiled or not."""
-    ids, lengths = in_one_row(documents)
-    bounds = np.append(window_starts(lengths, window), len(ids))
+    tokens = in_one_row(documents)
+    samples = all_windows(tokens, window)
     expected = [
-        slow_feature(table, tokens)[:-1]
+        slow_feature(table, sample)[:-1]
         for document in documents
-        for tokens in slow_windows(document, window)
+        for sample in slow_windows(document, window)
     ]
-    assert WindowTable(table).window_means(ids, bounds).tolist() == expected
-    assert means_by_numpy(table.astype(np.int32), ids, bounds).tolist() == expected
+    assert WindowTable(table).means(tokens, samples).tolist() == expected
+    again = means_by_numpy(table.astype(np.int32), tokens.ids, samples.bounds)
+    assert again.tolist() == expected
 
 
-@given(table=tables(), documents=corpora(), window=windows, words=sketches())
+@given(table=tables(), documents=corpora(), window=windows, spelt=sketches())
 def test_words_stand_behind_the_means(
-    table: Table, documents: list[Document], window: int, words: WordSketch
+    table: Table, documents: list[Document], window: int, spelt: Spelt
 ) -> None:
     """As the sketch itself gives them, compiled or not."""
-    ids, lengths = in_one_row(documents)
-    bounds = np.append(window_starts(lengths, window), len(ids))
+    tokens = in_one_row(documents, spelt)
+    samples = all_windows(tokens, window)
+    positions, bounds, _ = samples
     expected = np.hstack(
         [
-            means_by_numpy(table.astype(np.int32), ids, bounds),
-            words.window_features(ids, bounds),
+            means_by_numpy(table.astype(np.int32), tokens.ids, bounds),
+            spelt.words.window_features(tokens.runs, positions, bounds),
         ]
     )
-    np.testing.assert_array_equal(
-        WindowTable(table, words).window_means(ids, bounds), expected
-    )
+    made = WindowTable(table, spelt.words).means(tokens, samples)
+    np.testing.assert_array_equal(made, expected)
     with without_native():
-        np.testing.assert_array_equal(
-            WindowTable(table, words).window_means(ids, bounds), expected
-        )
+        again = WindowTable(table, spelt.words).means(tokens, samples)
+    np.testing.assert_array_equal(again, expected)
 
 
 @pytest.mark.parametrize("amplitude", [1, 1000, FEATURE_LIMIT])
@@ -334,17 +352,16 @@ def test_compiled_words_are_the_sketch_s_at_every_rounding_and_at_the_limit(
     amplitude: int, size: int
 ) -> None:
     """Long and short windows, few and many of one run of letters."""
-    words = WordSketch(
-        WordFeatures(9, amplitude, 2, 3 + size % 3),
-        Spelling(np.frombuffer(b"aab aaaaaa", np.uint8), np.array([0, 3, 4, 10])),
-    )
-    ids = np.random.default_rng(size).integers(0, 3, 98303).astype(np.int32)
+    words = WordSketch(WordFeatures(9, amplitude))
+    ids = np.random.default_rng(size).integers(0, 3, 98303)
     ids[: 98303 // 2] = 2
+    tokens = in_one_row([ids.tolist()], Spelt(words, [b"aab", b" ", b"aaaaaa"]))
+    positions = np.arange(98303, dtype=np.int32)
     bounds = np.arange(98303 // size + 1) * size
-    features = WindowTable(np.zeros((3, 1), dtype=np.int16), words).window_means(
-        ids, bounds
-    )
-    np.testing.assert_array_equal(features[:, 1:], words.window_features(ids, bounds))
+    table = WindowTable(np.zeros((3, 1), dtype=np.int16), words)
+    features = table.means(tokens, Layer(positions, bounds, 1))
+    expected = words.window_features(tokens.runs, positions, bounds)
+    np.testing.assert_array_equal(features[:, 1:], expected)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 8, 127, 128, 129, 1000])
@@ -360,12 +377,11 @@ def test_compiled_means_are_numpy_s_around_every_half(size: int) -> None:
         [1] * ones + [0] * (size - ones)
         for ones in {0, 1, size // 2, (size + 1) // 2, size - 1, size}
     ]
-    ids = np.array(windows, dtype=np.int32).reshape(-1)
+    tokens = in_one_row(windows)
     bounds = np.arange(len(windows) + 1) * size
-    expected = means_by_numpy(table.astype(np.int32), ids, bounds)
-    np.testing.assert_array_equal(
-        WindowTable(table).window_means(ids, bounds), expected
-    )
+    samples = Layer(np.arange(len(tokens.ids), dtype=np.int32), bounds, 1)
+    expected = means_by_numpy(table.astype(np.int32), tokens.ids, bounds)
+    np.testing.assert_array_equal(WindowTable(table).means(tokens, samples), expected)
 
 
 @pytest.mark.parametrize(
@@ -403,52 +419,13 @@ def test_compiled_means_refuse_what_does_not_fit_together(
         )
 
 
-@pytest.mark.parametrize(
-    ("starts", "letters", "width", "amplitude", "columns"),
-    [
-        ([0, 1, 2], 3, 4, 1, 6),
-        ([0, 1, 2, 4], 3, 4, 1, 6),
-        ([-1, 1, 2, 3], 3, 4, 1, 6),
-        ([0, 2, 1, 3], 3, 4, 1, 6),
-        ([0, 1, 2, 3], 3, 0, 1, 2),
-        ([0, 1, 2, 3], 3, -1, 1, 1),
-        ([0, 1, 2, 3], 3, 16385, 1, 16387),
-        ([0, 1, 2, 3], 3, 4, -1, 6),
-        ([0, 1, 2, 3], 3, 4, 4097, 6),
-        ([0, 1, 2, 3], 3, 4, 1, 5),
-    ],
-)
-@needs_native
-def test_compiled_words_refuse_what_does_not_fit_together(
-    starts: list[int], letters: int, width: int, amplitude: int, columns: int
-) -> None:
-    """No spelling leads outside the letters, and no width outside the features."""
-    table, ids, bounds = (
-        np.zeros((3, 2), dtype=np.int16),
-        np.zeros(2, dtype=np.int32),
-        np.array([0, 2]),
-    )
-    spelt = np.full(letters, ord("a"), dtype=np.uint8), np.array(starts, dtype=np.int64)
-    with pytest.raises(ValueError, match="do not fit together"):
-        native.row_means(
-            table,
-            2,
-            ids,
-            bounds,
-            np.zeros((1, columns), dtype=np.int16),
-            *spelt,
-            width,
-            amplitude,
-        )
-
-
 @pytest.mark.parametrize("value", [FEATURE_LIMIT, -FEATURE_LIMIT, FEATURE_LIMIT - 1])
 def test_the_largest_window_of_the_largest_values_does_not_overflow(value: int) -> None:
     """A window of 98,303 tokens, the most there can be, has the mean of its tokens."""
     table = np.array([[value]], dtype=np.int16)
-    ids = np.zeros(65536 + 32767, dtype=np.int32)
-    bounds = np.append(window_starts(np.array([len(ids)]), 65536), len(ids))
-    assert WindowTable(table).window_means(ids, bounds).tolist() == [[value]]
+    tokens = in_one_row([[0] * (65536 + 32767)])
+    samples = all_windows(tokens, 65536)
+    assert WindowTable(table).means(tokens, samples).tolist() == [[value]]
 
 
 @pytest.mark.parametrize(
@@ -458,9 +435,7 @@ def test_a_document_of_more_tokens_than_a_window_may_have_is_several_samples(
     length: int, samples: int
 ) -> None:
     """So that no sum over a whole document can overflow."""
-    [layer] = layers(
-        np.zeros(length, dtype=np.int32), np.array([length]), Sampling(65536)
-    )
+    [layer] = layers(np.array([length]), Sampling(65536))
     assert len(layer.bounds) - 1 == samples
 
 
@@ -477,29 +452,33 @@ def test_gram_is_the_sum_of_outer_products(
         assert gram_of(table, sampling, documents) == expected
 
 
-@given(table=tables(), documents=corpora(), sampling=samplings, words=sketches())
+@given(table=tables(), documents=corpora(), sampling=samplings, spelt=sketches())
 def test_sums_with_words_are_those_of_their_features(
-    table: Table, documents: list[Document], sampling: Sampling, words: WordSketch
+    table: Table, documents: list[Document], sampling: Sampling, spelt: Spelt
 ) -> None:
-    """Windows of one token too: words are more than their tokens' counts."""
-    accumulator = accumulators(table, sampling, words)()
-    sums = accumulator.statistics(
-        state_of(accumulator, [documents[:2], documents[2:]], sampling)
-    )
-    features = [
-        (
-            times,
-            [
-                *slow_feature(table, tokens)[:-1],
-                *words.window_features(np.array(tokens), np.array([0, len(tokens)]))[
-                    0
-                ].tolist(),
-                1,
-            ],
-        )
-        for times, tokens in slow_samples(documents, sampling)
-    ]
-    assert sums.gram.tolist() == slow_gram(features, table.shape[1] + words.width + 1)
+    """Windows of one token too: words are more than their tokens' counts. A run that begins in one
+    sample and ends in the next is the next one's.
+    """
+    accumulator = accumulators(table, sampling, spelt.words)()
+    batches = [documents[:2], documents[2:]]
+    sums = accumulator.statistics(state_of(accumulator, batches, sampling, spelt))
+    row = with_copies(documents, sampling)
+    tokens = in_one_row(row, spelt)
+    stops = np.cumsum(tokens.lengths).tolist()
+    places = [list(range(first, last)) for first, last in pairwise([0, *stops])]
+
+    def feature(sample: list[int]) -> list[int]:
+        positions = np.array(sample, dtype=np.int32)
+        bounds = np.array([0, len(sample)])
+        counted = spelt.words.window_features(tokens.runs, positions, bounds)[0]
+        means = slow_feature(table, tokens.ids[positions].tolist())[:-1]
+        return [*means, *counted.tolist(), 1]
+
+    of_documents, of_copies = places[: len(documents)], places[len(documents) :]
+    samples = slow_samples(of_documents, sampling, of_copies)
+    features = [(times, feature(sample)) for times, sample in samples]
+    size = table.shape[1] + spelt.words.width + 1
+    assert sums.gram.tolist() == slow_gram(features, size)
 
 
 @given(table=tables(), documents=corpora(), sampling=samplings)
@@ -526,10 +505,8 @@ def test_with_units_every_document_has_one_mass(
     """
     assume(sampling.units)
     for document in filter(None, documents):
-        samples = layers(
-            *in_one_row([document, copy_of(document)][: 1 + bool(sampling.mistyped)]),
-            sampling,
-        )
+        row = in_one_row(with_copies([document], sampling))
+        samples = layers(row.lengths, sampling)
         mass = sum(layer.times * (len(layer.bounds) - 1) for layer in samples)
         mistyped = sampling.mistyped if sampling.mistyped and copy_of(document) else 0
         read = min(len(document), sampling.max_tokens or len(document))
@@ -549,8 +526,9 @@ def test_counting_tokens_equals_windows_of_one(
     )
     counted = counting.statistics(state_of(counting, [documents]))
     summed = summing.statistics(state_of(summing, [documents]))
-    samples = layers(*in_one_row(documents), sampling)
-    assert all(len(set(layer.ids.tolist())) == len(layer.ids) for layer in samples)
+    samples = layers(in_one_row(documents).lengths, sampling)
+    for layer in samples:
+        assert len(set(layer.positions.tolist())) == len(layer.positions)
     assert counted.equals(summed)
     assert counted.gram.tolist() == slow_sums(table, documents, sampling)
 
@@ -592,7 +570,8 @@ def test_a_limit_keeps_the_first_tokens_of_each_document(
     documents: list[Document], limit: int
 ) -> None:
     """What is cut off is the end of a document and never its neighbour's beginning."""
-    ids, lengths = first_tokens(*in_one_row(documents), limit)
+    row = in_one_row(documents)
+    ids, lengths = first_tokens(row.ids, row.lengths, limit)
     assert ids.tolist() == [
         token for document in documents for token in document[:limit]
     ]

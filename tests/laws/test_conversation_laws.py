@@ -22,6 +22,7 @@ from ridgeway.common.routing.conversation import (
 from ridgeway.common.routing.router import Router
 from ridgeway.common.routing.token_table import TokenTable
 from ridgeway.common.text.tokenizer import Tokenizer
+from ridgeway.common.text.tokens import TextReader
 from tests.support.tiny import LETTERS, tiny_definition
 
 TOKENIZER = Tokenizer(tiny_definition())
@@ -36,8 +37,8 @@ said = st.text(LETTERS[:6], min_size=1, max_size=40)
 def routers(draw: st.DrawFn) -> Router:
     rng = np.random.default_rng(draw(st.integers(0, 1 << 32)))
     domains = draw(st.integers(2, 5))
-    logits = rng.integers(-1000, 1001, (len(LETTERS) + 2, domains)).astype(np.int32)
-    entropies = rng.random(len(logits)).astype(np.float32)
+    logits = rng.integers(-1000, 1001, (len(LETTERS) + 2, domains)).astype(np.int16)
+    table = TokenTable(logits, 2.0**-8, rng.integers(0, 3, domains).astype(np.uint8))
     selector = Selector(
         draw(st.sampled_from(get_args(SelectorName))), draw(st.integers(1, 5))
     )
@@ -45,9 +46,7 @@ def routers(draw: st.DrawFn) -> Router:
         draw(st.sampled_from([0.1, 1.0])), draw(st.sampled_from([0.0, 0.3, 1.0]))
     )
     names = tuple(f"domain{column}" for column in range(domains))
-    return Router(
-        names, TokenTable(logits, 2.0**-8, entropies), TOKENIZER, selector, confidence
-    )
+    return Router(names, table, TextReader(TOKENIZER), selector, confidence)
 
 
 @given(messages)

@@ -27,8 +27,8 @@ from ridgeway.common.base.settings import (
     Sampling,
     WordFeatures,
 )
-from ridgeway.common.statistics import Integers
-from ridgeway.common.text.word_sketch import Spelling, WordSketch
+from ridgeway.common.text.tokens import NO_RUNS, Tokens
+from ridgeway.common.text.word_sketch import WordSketch
 from tests.support.seeds import few_examples
 
 needs_gpu = pytest.mark.skipif(not gpus(), reason="no CUDA device here")
@@ -52,13 +52,8 @@ SPELT = [
     b" x y z",
 ]
 SKETCHES = [
-    WordSketch(
-        options,
-        Spelling(
-            np.frombuffer(b"".join(SPELT), np.uint8), np.cumsum([0, *map(len, SPELT)])
-        ),
-    )
-    for options in (WordFeatures(7, 300), WordFeatures(130, FEATURE_LIMIT, 3, 5))
+    WordSketch(options)
+    for options in (WordFeatures(7, 300), WordFeatures(130, FEATURE_LIMIT))
 ]
 
 
@@ -79,14 +74,22 @@ def documents() -> st.SearchStrategy[Documents]:
     )
 
 
-def in_one_row(texts: Documents) -> tuple[NDArray[np.int32], Integers]:
+def in_one_row(texts: Documents, words: WordSketch | None = None) -> Tokens:
     ids = np.array([number for text in texts for number in text], dtype=np.int32)
-    return ids, np.array([len(text) for text in texts], dtype=np.int64)
+    lengths = np.array([len(text) for text in texts], dtype=np.int64)
+    runs = NO_RUNS
+    if words:
+        spelt = [SPELT[number] for number in ids]
+        stops = np.cumsum(list(map(len, spelt)), dtype=np.int64)
+        runs = words.runs(np.frombuffer(b"".join(spelt), np.uint8), stops, lengths)
+    return Tokens(ids, lengths, runs, ids[:0], lengths[:0])
 
 
-def summed(accumulator: Accumulator, *batches: Documents) -> State:
+def summed(
+    accumulator: Accumulator, *batches: Documents, words: WordSketch | None = None
+) -> State:
     for texts in batches:
-        accumulator.add(*in_one_row(texts))
+        accumulator.add(in_one_row(texts, words))
     return accumulator.state()
 
 
@@ -129,8 +132,8 @@ def test_a_device_gives_the_bits_of_the_cpu(
     table, sampling = tables(11, width, seed), Sampling(window, limit, *more)
     here = accumulators(table, sampling, words)()
     there = accumulators(table, sampling, words, gram=on(device))()
-    ours = summed(there, texts)
-    expected = summed(here, texts)
+    ours = summed(there, texts, words=words)
+    expected = summed(here, texts, words=words)
     assert_same(ours, expected)
     assert there.statistics(ours).equals(here.statistics(expected))
 
@@ -245,9 +248,9 @@ def test_a_large_corpus_needs_no_more_memory_than_a_small_one() -> None:
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
         for _ in range(rounds):
-            sums.add(
-                rolls.integers(0, 5000, 1 << 21).astype(np.int32), np.array([1 << 21])
-            )
+            ids = rolls.integers(0, 5000, 1 << 21).astype(np.int32)
+            lengths = np.array([1 << 21])
+            sums.add(Tokens(ids, lengths, NO_RUNS, ids[:0], lengths[:0]))
         sums.state()
         peaks.append(torch.cuda.max_memory_allocated() - before)
         del sums

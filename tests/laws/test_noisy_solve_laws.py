@@ -11,21 +11,29 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
-from ridgeway.common.privacy import noisy_solve
+from ridgeway.common.privacy import noisy_solve, public_prior
 from ridgeway.common.privacy.noise import (
+    LETTERS_SHARE,
+    SENTENCES_SHARE,
     VECTOR_LENGTH,
     DocumentSums,
     PrivacyMode,
     bounded_sums,
-    document_vectors,
     moved_square,
+    unit_rows,
 )
 from ridgeway.common.privacy.noisy_solve import Matrix, solve_noisy
-from ridgeway.common.privacy.public_prior import Integers, PublicPrior, make_prior
+from ridgeway.common.privacy.public_prior import Integers, PublicPrior
 from tests.support.tiny import LETTERS, tiny_encoder
 
 ENCODER = tiny_encoder(width=8)
+TOKENS = 40
+"""Of a text."""
+TABLES = ENCODER.table, tiny_encoder(width=6, seed=1).table
+"""Stand for what letters say, and sentences."""
+SHARES = LETTERS_SHARE, SENTENCES_SHARE
 MODES: tuple[PrivacyMode, ...] = ("columns", "full")
 modes = pytest.mark.parametrize("mode", MODES)
 seeds = st.integers(0, 2**32 - 1)
@@ -36,23 +44,41 @@ def texts(domain: int, count: int, seed: int = 0) -> list[str]:
     rng = np.random.default_rng([domain, seed])
     shares = np.where(np.arange(len(LETTERS)) % 3 == domain, 5.0, 1.0)
     return [
-        "".join(rng.choice(list(LETTERS), 40, p=shares / shares.sum()))
+        "".join(rng.choice(list(LETTERS), TOKENS, p=shares / shares.sum()))
         for _ in range(count)
     ]
 
 
-@pytest.fixture(scope="module")
-def prior() -> PublicPrior:
-    return make_prior(ENCODER, [texts(domain, 100, seed=9) for domain in range(3)])
+def sums_of(given_texts: list[str], table: NDArray[np.int16]) -> Integers:
+    """The sums of each text's features."""
+    ids = np.array([ENCODER.tokenizer.encode(text) for text in given_texts])
+    return table[ids].sum(axis=1, dtype=np.int64)
+
+
+@pytest.fixture(scope="module", params=[1, 2], ids=["letters", "sentences"])
+def prior(request: pytest.FixtureRequest) -> PublicPrior:
+    """Of letters alone, and with sentences."""
+    public = [text for domain in range(3) for text in texts(domain, 100, seed=9)]
+    blocks = (
+        public_prior._whitening(sums_of(public, table) / TOKENS, 0.0)
+        for table in TABLES[: request.param]
+    )
+    return PublicPrior("e" * 64, *blocks)
+
+
+def vectors(given_texts: list[str], prior: PublicPrior) -> Integers:
+    """A row for each text, as those of documents."""
+    counts = np.full(len(given_texts), TOKENS)
+    parts = [
+        share * unit_rows(block.whitened(sums_of(given_texts, table), counts))
+        for share, block, table in zip(SHARES, prior.blocks, TABLES, strict=False)
+    ]
+    return unit_rows(np.hstack(parts))
 
 
 def summed(mode: PrivacyMode, prior: PublicPrior, count: int) -> list[DocumentSums]:
-    encoded = (
-        ENCODER.tokenizer.encode_many(texts(domain, count)) for domain in range(3)
-    )
     return [
-        bounded_sums(mode, document_vectors(prior, *documents, ENCODER.table))
-        for documents in encoded
+        bounded_sums(mode, vectors(texts(domain, count), prior)) for domain in range(3)
     ]
 
 
@@ -87,13 +113,11 @@ def solved(
     return solve_noisy(*known, products + drawn + drawn.T)
 
 
-def scores(weights: Matrix, given_texts: list[str]) -> Matrix:
-    """What a router that averages over tokens makes of texts."""
-    rows = [
-        ENCODER.table[ENCODER.tokenizer.encode(text)].mean(axis=0) * ENCODER.scale
-        for text in given_texts
-    ]
-    return np.asarray(np.array(rows) @ weights[:-1] + weights[-1])
+def scores(weights: Matrix, given_texts: list[str], prior: PublicPrior) -> Matrix:
+    """What a router makes of texts."""
+    tables = TABLES[: len(prior.blocks)]
+    sums = np.hstack([sums_of(given_texts, table) for table in tables])
+    return np.asarray(sums / TOKENS * ENCODER.scale @ weights[:-1] + weights[-1])
 
 
 @modes
@@ -103,25 +127,27 @@ def test_the_router_finds_the_domains_again(
     """With little noise for many documents nine texts in ten go where they belong."""
     weights = solved(mode, summed(mode, prior, 400), 3.0, prior)
     for domain in range(3):
-        assert (
-            scores(weights, texts(domain, 100, seed=1)).argmax(axis=1) == domain
-        ).mean() > 0.9
+        seen = scores(weights, texts(domain, 100, seed=1), prior)
+        assert (seen.argmax(axis=1) == domain).mean() > 0.9
 
 
 @modes
 def test_halfway_between_all_domains_none_is_ahead(
     mode: PrivacyMode, prior: PublicPrior
 ) -> None:
-    """Whitening and centring are folded into the weights: the embedding of the domains' centre
+    """Whitening and centring are folded into the weights: what lies at the domains' centre
     scores 1/C for each.
     """
     parts = summed(mode, prior, 50)
     weights = solved(mode, parts, 0, prior)
     noisy = noisy_solve.noisy_means(mode, *columns_of(parts), 0.0)
-    centre = noisy.means.mean(axis=0)
-    whitening = prior.tokens.scaled
-    middle = prior.tokens.centre
-    embedding = middle + np.linalg.solve(whitening, noisy_solve.TYPICAL_LENGTH * centre)
+    centre = noisy.means.mean(axis=0)[:, None]
+    parts_of_centre = [
+        block.centre
+        + np.linalg.solve(block.scaled, noisy_solve.TYPICAL_LENGTH * rows[:, 0] / share)
+        for share, block, rows in noisy_solve.split(centre, prior)
+    ]
+    embedding = np.concatenate(parts_of_centre)
     assert np.allclose(embedding * ENCODER.scale @ weights[:-1] + weights[-1], 1 / 3)
 
 
@@ -143,8 +169,8 @@ def test_noise_alone_puts_no_domain_ahead(
     """What noise explains is taken back: nothing is learnt from so few documents, and nothing is
     made up.
     """
-    weights = solved(mode, summed(mode, prior, 5), 1e6, prior)
-    seen = scores(weights, texts(0, 50))
+    weights = solved(mode, summed(mode, prior, 5), 1e6, prior, seed=1)
+    seen = scores(weights, texts(0, 50), prior)
     assert np.ptp(seen, axis=1).max() <= 0.2 * np.abs(seen).max()
 
 

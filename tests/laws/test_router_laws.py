@@ -14,27 +14,31 @@ from typing import Any, get_args
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from ridgeway.common.base.errors import InputError, ShapeMismatch
-from ridgeway.common.base.machine import native
+from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.settings import Confidence, Scope, Selector, SelectorName
 from ridgeway.common.routing.decision import LOW_CONFIDENCE, Decision
 from ridgeway.common.routing.router import PROMPTS_PER_CHUNK, Router
 from ridgeway.common.routing.token_table import (
-    MAX_LOGIT_STEPS,
+    MAX_LOGIT,
+    MAX_SHIFT,
+    RouterTable,
     TokenTable,
     compile_table,
+    entropies,
 )
 from ridgeway.common.text.table_encoder import TableEncoder
 from ridgeway.common.text.tokenizer import Tokenizer
+from ridgeway.common.text.tokens import TextReader
 from tests.support.making import letter_router, plain_entropies
-from tests.support.native import needs_native, without_native
+from tests.support.native import without_native
 from tests.support.tiny import LETTERS, SPECIAL, tiny_definition, tiny_encoder
 
 ROWS = len(LETTERS) + 2
 TOKENIZER = Tokenizer(tiny_definition())
+READER = TextReader(TOKENIZER)
 SELECTORS = [Selector(name, k) for name in get_args(SelectorName) for k in (1, 3)]
 
 texts = st.lists(
@@ -54,13 +58,12 @@ selectors = st.builds(
 def tables(draw: st.DrawFn, few: int = 2, many: int = 5) -> TokenTable:
     """Tables in which points, sums and entropies often tie."""
     domains = draw(st.integers(few, many))
-    spread = draw(st.sampled_from([1, 3, 1 << 30]))
+    spread = draw(st.sampled_from([1, 3, MAX_LOGIT]))
     rng = np.random.default_rng(draw(st.integers(0, 1 << 32)))
-    logits = rng.integers(-spread, spread + 1, (ROWS, domains)).astype(np.int32)
+    logits = rng.integers(-spread, spread + 1, (ROWS, domains)).astype(np.int16)
     step = draw(st.sampled_from([2.0**-30, 2.0**-3, 1.0]))
-    return TokenTable(
-        logits, step, rng.choice(np.array([0.1, 0.5, 0.6], dtype=np.float32), ROWS)
-    )
+    shifts = rng.integers(0, draw(st.sampled_from([1, 3, MAX_SHIFT + 1])), domains)
+    return TokenTable(logits, step, shifts.astype(np.uint8))
 
 
 @st.composite
@@ -80,7 +83,7 @@ def routers(draw: st.DrawFn, few: int = 2, many: int = 5) -> Router:
 def router_of(
     table: TokenTable, selector: Selector, confidence: Confidence | None = None
 ) -> Router:
-    return Router(names(table), table, TOKENIZER, selector, confidence or Confidence())
+    return Router(names(table), table, READER, selector, confidence or Confidence())
 
 
 def names(table: TokenTable) -> tuple[str, ...]:
@@ -119,16 +122,33 @@ def slow_words(text: str) -> list[str]:
     ]
 
 
+def slow_logits(table: RouterTable) -> list[list[int]]:
+    """What each token says, in steps."""
+    arrays = table.arrays()
+    return [
+        [logit << shift for logit, shift in zip(row, shifts, strict=True)]
+        for shifts in [arrays["shifts"].tolist()]
+        for row in arrays["logits"].tolist()
+    ]
+
+
+def slow_voters(selector: Selector, table: RouterTable, text: str) -> list[int]:
+    """The places of a text's tokens that count: the k of least entropy, of equals the first."""
+    ids = slow_ids(text)
+    if selector.name != "entropy":
+        return list(range(len(ids)))
+    rows = slow_logits(table)
+    # of each token alone
+    certain = [float(entropies(np.array([row]), table.step)[0]) for row in rows]
+    ranked = sorted(range(len(ids)), key=lambda place: (certain[ids[place]], place))
+    return sorted(ranked[: selector.k])
+
+
 def slow_route(router: Router, text: str) -> Slow:
-    arrays = router.compiled.arrays()
-    logits, entropies = arrays["logits"].tolist(), arrays["entropies"].tolist()
+    logits = slow_logits(router.compiled)
     domains = range(len(router.domains))
     ids = slow_ids(text)
-    voters = ids
-    if router.selector.name == "entropy":
-        voters = sorted(ids, key=lambda number: (entropies[number], number))[
-            : router.selector.k
-        ]
+    voters = [ids[at] for at in slow_voters(router.selector, router.compiled, text)]
     sums = [0 for _ in domains]
     votes = [0 for _ in domains]
     for number in voters:
@@ -190,36 +210,12 @@ def test_routing_without_the_compiled_module_gives_the_same_bits(
         assert router.route_many(prompts) == decisions
 
 
-@pytest.mark.parametrize(
-    ("width", "ids", "counts"),
-    [
-        (2, [0, 3], [2]),
-        (2, [0, -1], [2]),
-        (2, [0, 1], [3]),
-        (2, [0, 1], [1]),
-        (2, [0, 1], [-1, 3]),
-        (2, [0, 1], []),
-        (0, [0], [1]),
-        (-2, [0], [1]),
-        (4, [0], [1]),
-    ],
-)
-@needs_native
-def test_compiled_sums_refuse_what_does_not_fit_together(
-    width: int, ids: list[int], counts: list[int]
-) -> None:
-    """No id, count or length leads outside what was handed over."""
-    given = np.array(ids, dtype=np.int32), np.array(counts, dtype=np.int64)
-    with pytest.raises(ValueError, match="do not fit together"):
-        native.token_sums(*given, np.zeros((3, 2), dtype=np.int32), width)
-
-
 @given(router=routers() | routers(15, 20), prompts=st.lists(texts, max_size=8))
 def test_prompts_are_routed_as_the_definitions_say(
     router: Router, prompts: list[str]
 ) -> None:
-    """Points, then summed logits, then order decide; of the tokens, those of least entropy, then of
-    lower id, vote. Sums over many domains are taken otherwise, and are the same.
+    """Points, then summed logits, then order decide; of the tokens, those of least entropy vote, of
+    equals the first. Sums over many domains are taken otherwise, and are the same.
     """
     for text, decision in zip(prompts, router.route_many(prompts), strict=True):
         agrees(router, decision, text)
@@ -241,9 +237,7 @@ def test_more_prompts_than_one_batch_holds_are_routed_as_each_alone(
     """The size of a batch does not matter, nor does what stands at its edge."""
     rng = np.random.default_rng(count)
     encoder = tiny_encoder()
-    table = compile_table(
-        encoder.table, encoder.scale, rng.standard_normal((encoder.width + 1, 3))
-    )
+    table = compile_table(encoder, rng.standard_normal((encoder.width + 1, 3)))
     router = router_of(table, selector)
     letters = np.array([*LETTERS, "é", SPECIAL])
     prompts = [
@@ -262,10 +256,15 @@ def test_more_prompts_than_one_batch_holds_are_routed_as_each_alone(
 def test_the_order_of_tokens_does_not_matter(
     router: Router, letters: list[str], data: st.DataObject
 ) -> None:
-    """Integers are summed, so every selector gives the same bits for the same tokens in any
-    order.
+    """Integers are summed, so every selector gives the same bits for the same tokens in any order,
+    but that by entropy, of tokens that are equally certain, the first count.
     """
     shuffled = data.draw(st.permutations(letters))
+    if router.selector.name == "entropy":
+        ids = sorted({*slow_ids("".join(letters))})
+        rows = np.array([slow_logits(router.compiled)[number] for number in ids])
+        rows = rows.reshape(-1, len(router.domains))
+        assume(len({*entropies(rows, router.compiled.step).tolist()}) == len(ids))
     assert router.route("".join(shuffled)) == router.route("".join(letters))
 
 
@@ -296,44 +295,39 @@ def test_a_gap_in_the_vocabulary_drops_no_token() -> None:
 def test_a_compiled_logit_is_the_product_within_half_a_step(
     weights: list[tuple[int, ...]], exponent: int, seed: int
 ) -> None:
-    """Each token's logit is φW, φ = (scale · row, 1), to the nearest step; the step is as small as
-    it can be.
+    """Each token's logit is φW, φ = (scale · row, 1), to the nearest step of its domain,
+    which is as small as it can be.
     """
-    rows = np.random.default_rng(seed).integers(-4096, 4097, (20, 3)).astype(np.int16)
+    rows = np.random.default_rng(seed).integers(-4096, 4097, (ROWS, 3)).astype(np.int16)
     scale = 2.0**exponent
-    compiled = compile_table(rows, scale, np.array(weights, dtype=np.float64).T / 1024)
-    step = Fraction(compiled.step)
-    for row, logits in zip(rows.tolist(), compiled.logits.tolist(), strict=True):
-        features = [Fraction(scale) * value for value in row] + [Fraction(1)]
-        for column, logit in zip(weights, logits, strict=True):
-            exact = sum(
-                feature * Fraction(weight, 1024)
-                for feature, weight in zip(features, column, strict=True)
-            )
-            assert abs(logit * step - exact) <= step / 2
-    largest = int(np.abs(compiled.logits).max())
-    assert largest <= MAX_LOGIT_STEPS
-    assert largest >= MAX_LOGIT_STEPS // 2 or not np.any(compiled.logits)
+    encoder = TableEncoder("random", tiny_definition(), rows, scale)
+    compiled = compile_table(encoder, np.array(weights, dtype=np.float64).T / 1024)
+    shifts = compiled.shifts.tolist()
+    logits = compiled.logits.tolist()
+    if len(logits) == 1:
+        logits = logits * ROWS
+    for column, (weight, shift) in enumerate(zip(weights, shifts, strict=True)):
+        step = Fraction(compiled.step) * (1 << shift)
+        for row, said in zip(rows.tolist(), logits, strict=True):
+            features = [Fraction(scale) * value for value in row] + [Fraction(1)]
+            parts = zip(features, weight, strict=True)
+            exact = sum(feature * Fraction(part, 1024) for feature, part in parts)
+            assert abs(said[column] * step - exact) <= step / 2
+        largest = max(abs(said[column]) for said in logits)
+        assert largest <= MAX_LOGIT
+        coarsest = shift == max(shifts) - MAX_SHIFT or not largest
+        assert largest >= MAX_LOGIT // 2 or coarsest
     assert math.frexp(compiled.step)[0] == 0.5, "a step is a power of two"
 
 
-def test_a_table_of_many_tokens_is_compiled_to_its_last_row() -> None:
-    """Blocks cover every token: the product over more rows than one block is that over each row."""
-    rng = np.random.default_rng(4)
-    rows = rng.integers(-4096, 4097, (2 * 8192 + 3, 5)).astype(np.int16)
-    weights = rng.standard_normal((6, 3))
-    compiled = compile_table(rows, 0.001, weights)
-    exact = (rows.astype(np.float64) * 0.001) @ weights[:-1] + weights[-1]
-    assert np.abs(compiled.logits * compiled.step - exact).max() <= 0.51 * compiled.step
-    assert compiled.entropies == pytest.approx(
-        plain_entropies(compiled.logits, compiled.step), abs=1e-6
-    )
-
-
-def test_weights_of_another_width_are_refused() -> None:
-    """Weights of one encoder are not laid over the table of another."""
-    with pytest.raises(ShapeMismatch, match="width 5"):
-        compile_table(np.ones((3, 5), dtype=np.int16), 1.0, np.ones((5, 2)))
+@given(table=tables())
+def test_entropies_are_those_of_the_definition(table: TokenTable) -> None:
+    """−Σ p log p; a token's does not depend on those beside it."""
+    rows = np.array(slow_logits(table))
+    found = entropies(rows, table.step)
+    assert found == pytest.approx(plain_entropies(rows, table.step), abs=1e-6)
+    alone = [entropies(row[None], table.step).item() for row in rows]
+    assert found.tolist() == alone
 
 
 # Explanations
@@ -362,7 +356,7 @@ def test_an_explanation_shows_each_word_with_its_vote(
 ) -> None:
     """Every word stands there in its place, with the domain that its tokens together speak for."""
     explanation = router.explain(text)
-    logits = router.compiled.arrays()["logits"].astype(np.int64)
+    logits = np.array(slow_logits(router.compiled))
     expected = [
         router.domains[int(logits[slow_ids(word)].sum(axis=0).argmax())]
         for word in slow_words(text)
@@ -376,21 +370,21 @@ def test_only_voters_weigh_under_entropy(table: TokenTable, text: str, k: int) -
     """A token that is not among the k most certain adds nothing: a word has the votes of its tokens
     that are.
     """
-    explanation = router_of(table, Selector("entropy", k)).explain(text)
-    voters = sorted(
-        slow_ids(text), key=lambda number: (float(table.entropies[number]), number)
-    )[:k]
-    left = list(voters)
+    selector = Selector("entropy", k)
+    explanation = router_of(table, selector).explain(text)
+    rows = slow_logits(table)
+    voters = slow_voters(selector, table, text)
     sides = {explanation.decision.best: 1, explanation.runner_up: -1}
+    place = 0
     for word, shown in zip(slow_words(text), explanation.words, strict=True):
         votes = []
         for number in slow_ids(word):
-            if number in left:
-                left.remove(number)
-                votes.append(f"domain{int(table.logits[number].argmax())}")
+            if place in voters:
+                votes.append(f"domain{rows[number].index(max(rows[number]))}")
+            place += 1
         expected = sum(sides.get(vote, 0) for vote in votes) / max(len(voters), 1)
         assert shown.weight == pytest.approx(expected, abs=1e-12)
-    assert not left
+    assert place == len(slow_ids(text))
 
 
 # Chances, temperature, abstention
@@ -490,12 +484,10 @@ def test_a_router_without_a_domain_is_the_one_of_the_kept_columns(
     """
     gone = data.draw(st.integers(0, table.logits.shape[1] - 1))
     kept = np.delete(table.logits, gone, axis=1)
+    shifts = np.delete(table.shifts, gone)
     domains = tuple(name for column, name in enumerate(names(table)) if column != gone)
     retired = router_of(table, selector).without(f"domain{gone}")
-    entropies = retired.compiled.arrays()["entropies"]
-    assert entropies == pytest.approx(plain_entropies(kept, table.step), abs=1e-6)
-    kept_table = TokenTable(kept, table.step, entropies)
-    other = Router(domains, kept_table, TOKENIZER, selector)
+    other = Router(domains, TokenTable(kept, table.step, shifts), READER, selector)
     assert retired.domains == domains
     assert retired.route_many(prompts) == other.route_many(prompts)
 
@@ -508,14 +500,16 @@ def test_retiring_after_compiling_is_compiling_what_is_kept(
     steps.
     """
     weights = np.random.default_rng(9).standard_normal((encoder.width + 1, 4))
-    retired = compile_table(encoder.table, encoder.scale, weights).without(gone)
-    again = compile_table(
-        encoder.table, encoder.scale, np.delete(weights, gone, axis=1)
+    retired = compile_table(encoder, weights).without(gone)
+    again = compile_table(encoder, np.delete(weights, gone, axis=1))
+    one, other = (
+        np.ldexp(kept.step, kept.shifts.astype(int)) for kept in (retired, again)
     )
-    difference = np.abs(retired.logits * retired.step - again.logits * again.step)
-    assert difference.max() <= 0.51 * (retired.step + again.step)
-    assert retired.votes.tolist() == again.votes.tolist()
-    assert retired.entropies == pytest.approx(again.entropies, abs=1e-6)
+    difference = np.abs(retired.logits * one - again.logits * other)
+    assert (difference <= 0.51 * (one + other)).all()
+    tokens = encoder.read([LETTERS])
+    votes = [kept.rows(tokens).argmax(axis=1).tolist() for kept in (retired, again)]
+    assert votes[0] == votes[1]
 
 
 def test_a_retired_router_is_no_release_and_not_calibrated() -> None:

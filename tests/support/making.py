@@ -36,8 +36,7 @@ from ridgeway.common.routing.sentence_table import compile_router
 from ridgeway.common.routing.token_table import TokenTable
 from ridgeway.common.statistics import Integers, Prepared, Statistics
 from ridgeway.common.text.table_encoder import TableEncoder
-from ridgeway.common.text.tokenizer import Tokenizer
-from ridgeway.common.text.tokens import TextReader
+from ridgeway.common.text.tokens import AnyTokenizer, TextReader
 from ridgeway.coordinator.solving.solve import RouterChoices, solve_router
 from tests.support.tiny import LETTERS
 
@@ -164,7 +163,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def letter_router(
-    tokenizer: Tokenizer,
+    tokenizer: AnyTokenizer,
     strengths: Mapping[str, Sequence[int]],
     domains: Sequence[str],
     selector: Selector | None = None,

@@ -9,7 +9,7 @@ import json
 import re
 import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +24,8 @@ from ridgeway.common.base.settings import Confidence, Selector, WordFeatures
 from ridgeway.common.routing.release import amend_release, load_release, save_release
 from ridgeway.common.routing.router import Router
 from ridgeway.common.routing.token_table import RouterTable, TokenTable
-from ridgeway.common.routing.word_table import WordTable
-from ridgeway.common.text.word_sketch import Spelling, WordSketch
 from tests.support.making import contents, fixed_identity, sign_again, trapped_pickle
+from tests.support.sentence_networks import encoder_of, random_network
 from tests.support.tiny import LETTERS, tiny_definition
 
 MANIFEST, ROUTER, TOKENIZER = FILES = (
@@ -35,11 +34,13 @@ MANIFEST, ROUTER, TOKENIZER = FILES = (
     "tokenizer.json",
 )
 
+PIECES = "tokenizer.safetensors"
+
 PUBLIC = "ea4a6c63e29c520abef5507b132ec5f9954776aebebe7b92421eea691446d22c"
-ID = "7ef292d61c6353076a2daca49feeefed89b11d505edd52fab3af308c6dd70709"
+ID = "9abe94a3c295f1dd0a413af9eb413fc96e55899b53287c561b1dc720b3d716ed"
 HASHES = {
-    "manifest.json": "6d7891505f791a8d63c717277dfdd92a32e90afa6432236ddcdd437e1ca52114",
-    "router.safetensors": "79ee790124db223e0f192e6edf6cf84cbe9f7b63ccc8eb962f0b8854399a9c46",
+    "manifest.json": "f97fcf5f027745e0613bb5e55ce257118e8860cbfeedc3eff17d46c1388cf1a0",
+    "router.safetensors": "6bccc2c2bbb0d1259a14302603cc7cc9020085f428b738281e1495940e07626c",
     "tokenizer.json": "3e66f81993c3b08d08da4e7849523405d50ed4126658065726fd13ab8f0b6055",
 }
 
@@ -59,32 +60,16 @@ WEIGHTS = np.array([[0.5, -0.25], [1.0, 0.0], [-3.0, 7.125]])
 
 
 def fixed_table() -> TokenTable:
-    """Logits and entropies by formula, so that no arithmetic of any library is part of the
-    vector.
-    """
+    """Logits by formula, so that no arithmetic of any library is part of the vector."""
     rows = len(LETTERS) + 2
-    logits = (
-        (np.arange(2 * rows, dtype=np.int32) * 7919 % 101 - 50)
-        .reshape(rows, 2)
-        .astype(np.int32)
-    )
-    return TokenTable(logits, 2.0**-5, (np.arange(rows) % 8 / 8).astype(np.float32))
+    logits = (np.arange(2 * rows) * 7919 % 101 - 50).reshape(rows, 2).astype(np.int16)
+    return TokenTable(logits, 2.0**-5, np.array([0, 3], dtype=np.uint8))
 
 
-def fixed_words() -> WordTable:
-    """The same with words: two buckets, and tokens that are spelt as they stand in the
-    vocabulary.
-    """
-    rows = len(LETTERS) + 2
-    letters = np.frombuffer(b"end" + LETTERS.encode(), dtype=np.uint8)
-    starts = np.concatenate(([0, 3], np.arange(3, rows + 2))).astype(np.int64)
-    buckets = np.array([[7, -11], [-5, 3]], dtype=np.int32)
-    return WordTable(
-        fixed_table().logits,
-        buckets,
-        2.0**-5,
-        WordSketch(WordFeatures(2, 64, 3, 5), Spelling(letters, starts)),
-    )
+def fixed_words() -> TokenTable:
+    """The same with words: two buckets."""
+    runs = np.array([[7, -11], [-5, 3]], dtype=np.int32)
+    return replace(fixed_table(), runs=runs)
 
 
 def write(
@@ -127,7 +112,7 @@ def test_the_id_of_a_release_is_fixed(release: Path) -> None:
     assert write(release) == ID
 
 
-def test_the_bytes_of_version_1_are_fixed(release: Path) -> None:
+def test_the_bytes_of_version_2_are_fixed(release: Path) -> None:
     """The same release is the same three files, signature included."""
     assert {
         name: hashlib.sha256(content).hexdigest()
@@ -144,7 +129,8 @@ def test_what_is_saved_is_what_is_loaded(release: Path) -> None:
     assert np.array_equal(loaded.weights, WEIGHTS)
     assert isinstance(table, TokenTable)
     assert np.array_equal(table.logits, expected.logits)
-    assert np.array_equal(table.entropies, expected.entropies)
+    assert np.array_equal(table.shifts, expected.shifts)
+    assert table.runs is None
     assert table.step == expected.step
     assert loaded.selector == Selector("entropy", 3)
     assert loaded.confidence == Confidence(
@@ -165,16 +151,19 @@ def test_weights_in_any_order_of_memory_are_the_same_release(tmp_path: Path) -> 
     assert write(tmp_path / "r", weights=np.asfortranarray(WEIGHTS)) == ID
 
 
-WORDS_ID = "2325bddffc3bd996a6bb32d3dd71dbb0073ea53b76257a25006136f5c3cf91c4"
-WORDS_ROUTER = "4de0a444fcb07ac500046f2091a405c880c0e90e8e6b600c4aad5b63472fdc1a"
+WORDS_ID = "3372d36dfa7ae8fd12c1fecb386e967a5ca732c614b0b49c4ae493629bb3ac9c"
+WORDS_ROUTER = "018977ca257ff9fcaf23b86d8d9b49ccd00369f8980ac483fcf0a2adcce390c2"
+
+
+WORD_FEATURES = WordFeatures(2, 64)
 
 
 def test_the_bytes_of_a_release_with_words_are_fixed(tmp_path: Path) -> None:
-    """And what it says of a prompt: tokens say (18, -20), and the runs of letters, signs added up,
-    twice (7, -11).
+    """And what it says of a prompt: tokens say (37, -1), and the runs of letters, signs added up,
+    twice (7, -11) and minus three times (-5, 3); the second column counts eight times.
     """
     facts = FACTS | {
-        "encoder": FACTS["encoder"] | {"words": asdict(WordFeatures(2, 64, 3, 5))},
+        "encoder": FACTS["encoder"] | {"words": asdict(WORD_FEATURES)},
         "selector": {"name": "average"},
     }
     assert write(tmp_path / "r", facts, table=fixed_words()) == WORDS_ID
@@ -183,9 +172,48 @@ def test_the_bytes_of_a_release_with_words_are_fixed(tmp_path: Path) -> None:
         == WORDS_ROUTER
     )
     router = Router.load(tmp_path / "r", key=PUBLIC)
-    assert router.compiled.token_sums(
-        *router.tokenizer.encode_many(["Ab c", ""])
-    ).tolist() == [[32, -42], [0, 0]]
+    tokens = router.reader.read(["Ab c", ""])
+    assert tokens.ids.tolist() == [1, 3, 38, 4]
+    assert tokens.runs.stops.tolist() == [2, 5, 7, 11]
+    assert tokens.runs.codes.tolist() == [2, 2, 1, 1, 0, 2, 1, 1, 3, 0, 2]
+    sums = router.compiled.token_sums(tokens)
+    assert sums.tolist() == [[37 + 29, 8 * (-1 - 31)], [0, 0]]
+
+
+PIECES_ID = "7a8a2c05be34516f59746a6f81f58aef779453a2f845d0d446735c3ea4c34c5c"
+PIECES_TOKENIZER = "611987ef4f7505be1d5b3f3be347b847fbb75b446112569f54018afd0b871aa3"
+
+
+def test_the_bytes_of_a_release_with_pieces_are_fixed(tmp_path: Path) -> None:
+    """Its tokenizer is a file of tables."""
+    tokenizer = encoder_of(random_network(0)).tokenizer
+    facts = FACTS | {"selector": {"name": "average"}}
+    made = save_release(
+        tmp_path / "r",
+        facts,
+        WEIGHTS,
+        fixed_table(),
+        tokenizer.definition,
+        fixed_identity(),
+    )
+    assert made == PIECES_ID
+    assert sorted(contents(tmp_path / "r")) == [MANIFEST, ROUTER, PIECES]
+    hashed = hashlib.sha256(contents(tmp_path / "r")[PIECES]).hexdigest()
+    assert hashed == PIECES_TOKENIZER
+    loaded = load_release(tmp_path / "r", key=PUBLIC)
+    assert loaded.reader.tokenizer.fingerprint == tokenizer.fingerprint
+    rows = fixed_table().logits.tolist()
+    sums = loaded.compiled.token_sums(loaded.reader.read(["aa a"]))
+    ids = tokenizer.encode("aa a").tolist()
+    assert sums.tolist() == [
+        [
+            sum(rows[number][0] for number in ids),
+            8 * sum(rows[number][1] for number in ids),
+        ]
+    ]
+    # a release takes the place of one with another tokenizer
+    write(tmp_path / "r")
+    assert sorted(contents(tmp_path / "r")) == sorted(FILES)
 
 
 # Touched
@@ -285,11 +313,11 @@ def rewritten(raw: bytes) -> dict[str, bytes]:
         "no last line end": raw.rstrip(),
         "lines ended as on Windows": raw.replace(b"\n", b"\r\n"),
         "a byte order mark": b"\xef\xbb\xbf" + raw,
-        "a space within": raw.replace(b'"version": 1', b'"version":  1'),
+        "a space within": raw.replace(b'"version": 2', b'"version":  2'),
         "one line": json.dumps(facts, sort_keys=True).encode(),
         "another order": json.dumps(turned, indent=1).encode() + b"\n",
         "escaped letters": raw.replace("é".encode(), rb"\u00e9"),
-        "a name twice": raw.replace(b'"version": 1', b'"version": 1,\n "version": 1'),
+        "a name twice": raw.replace(b'"version": 2', b'"version": 2,\n "version": 2'),
         "another number": raw.replace(b'"temperature": 0.5', b'"temperature": 0.50'),
         "nothing": b"",
         "an empty object": b"{}",
@@ -327,7 +355,7 @@ def test_a_signature_of_another_release_is_refused(release: Path) -> None:
 
 def test_files_of_another_release_are_refused(release: Path, tmp_path: Path) -> None:
     """A manifest does not vouch for a router that it was not made for, well formed as it may be."""
-    other = TokenTable(-fixed_table().logits, 2.0**-5, fixed_table().entropies)
+    other = replace(fixed_table(), logits=-fixed_table().logits)
     write(tmp_path / "other", table=other)
     shutil.copy(tmp_path / "other" / ROUTER, release / ROUTER)
     assert str(release / ROUTER) in refusal(release)
@@ -380,7 +408,7 @@ def test_a_release_that_someone_else_signed_is_refused_under_a_pinned_key(
             | {"cosines": {"width": 4, "frequency": 326, "amplitude": 64}}
         },
         {"encoder": FACTS["encoder"] | {"kind": "contextual", "weights": "0" * 64}},
-        *({"version": version} for version in (0, 2, "1", None, 1.5)),
+        *({"version": version} for version in (0, 1, 3, "2", None, 2.5)),
         {"format": "ridgeway.encoder"},
     ],
     ids=repr,
@@ -394,7 +422,7 @@ def test_facts_that_cannot_be_used_are_refused(
     sign_again(release, fixed_identity(), changes)
     words = f"{release} is signed but unusable"
     if "version" in changes:
-        words = f"has version {changes['version']}; this Ridgeway reads version 1"
+        words = f"has version {changes['version']}; this Ridgeway reads version 2"
     if "format" in changes:
         words = "is ridgeway.encoder, not a release"
     assert words in refusal(release)
@@ -434,15 +462,18 @@ def replace_signed(folder: Path, name: str, content: bytes) -> None:
 @pytest.mark.parametrize(
     ("name", "array"),
     [
-        ("logits", np.zeros((42, 2), dtype=np.int64)),
+        ("logits", np.zeros((42, 2), dtype=np.int32)),
         ("logits", np.zeros((42, 2), dtype=np.float32)),
-        ("logits", np.zeros(42, dtype=np.int32)),
-        ("logits", np.zeros((0, 2), dtype=np.int32)),
-        ("entropies", np.zeros(41, dtype=np.float32)),
-        ("entropies", np.zeros(42, dtype=np.float64)),
+        ("logits", np.zeros(42, dtype=np.int16)),
+        ("logits", np.zeros((0, 2), dtype=np.int16)),
+        ("logits", np.zeros((41, 2), dtype=np.int16)),
+        ("shifts", np.zeros(3, dtype=np.uint8)),
+        ("shifts", np.zeros(2, dtype=np.int64)),
+        ("shifts", np.full(2, 13, dtype=np.uint8)),
+        ("runs", np.zeros((2, 2), dtype=np.int32)),
         ("weights", None),
         ("logits", None),
-        ("entropies", None),
+        ("shifts", None),
     ],
     ids=lambda part: (
         f"{part.dtype}-{part.shape}" if isinstance(part, np.ndarray) else str(part)
@@ -455,7 +486,7 @@ def test_a_table_of_another_kind_is_refused(
     is missing is named.
     """
     arrays = load((release / ROUTER).read_bytes())
-    del arrays[name]
+    arrays.pop(name, None)
     if array is not None:
         arrays[name] = array
     replace_signed(release, ROUTER, save(arrays))

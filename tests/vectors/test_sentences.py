@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from ridgeway.common.text.sentence_encoder import UseEncoder, find_use
+from ridgeway.common.text.sentence_network import MAX_SENTENCE_TOKENS
 from tests.support.native import without_native
 from tests.support.sentence_texts import TEXTS
 
@@ -21,7 +22,8 @@ FILE = Path(__file__).with_name("sentences.json")
 
 
 def digests(encoder: UseEncoder) -> dict[str, dict[str, str]]:
-    ids, lengths = encoder.encode_many(list(TEXTS.values()))
+    texts = list(TEXTS.values())
+    ids, lengths = encoder.tokenizer.encode_many(texts, MAX_SENTENCE_TOKENS)
     vectors = encoder.vectors(ids, lengths).astype("<i2")
     starts = np.cumsum(lengths)[:-1]
     return {

@@ -4,29 +4,38 @@ one total.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import chain
 
 import numpy as np
 import pytest
 
-from ridgeway.common.base.errors import FormatError, InputError, ShapeMismatch
+from ridgeway.common.base.errors import FormatError, InputError
 from ridgeway.common.base.settings import WordFeatures
 from ridgeway.common.privacy.accountant import Privacy
 from ridgeway.common.privacy.noise import (
+    LETTERS_SHARE,
+    SENTENCES_SHARE,
     VECTOR_LENGTH,
     PrivacyMode,
     bounded_sums,
     count_unit,
     document_vectors,
-    row_unit,
+    unit_rows,
 )
-from ridgeway.common.privacy.noisy_solve import solve_private
+from ridgeway.common.privacy.noisy_solve import (
+    noise_variance,
+    solve_noisy,
+    solve_private,
+)
 from ridgeway.common.privacy.public_prior import (
+    LETTER_BUCKETS,
     Integers,
     PublicPrior,
     make_prior,
     prior_bytes,
     prior_of_bytes,
+    private_width,
 )
 from ridgeway.common.routing.sentence_table import (
     NOISY_MARGIN,
@@ -35,11 +44,12 @@ from ridgeway.common.routing.sentence_table import (
     margin_for,
 )
 from ridgeway.common.statistics import Statistics
-from ridgeway.common.text.sentence_encoder import SentenceEncoder
+from ridgeway.common.text.sentence_encoder import UseEncoder
 from ridgeway.common.text.sentence_network import SENTENCE_WIDTH
 from ridgeway.common.text.table_encoder import (
     TableEncoder,
     of_table_rows,
+    of_tokens_alone,
     with_sentences,
     with_words,
 )
@@ -65,23 +75,27 @@ HELD_OUT = {
     "money": ("send money to my brother", "what do i owe the bank"),
 }
 WIDTH = 6
+LETTERS_PART = LETTERS_SHARE**2 / (LETTERS_SHARE**2 + SENTENCES_SHARE**2)
+"""Of a vector's square."""
+ALL_BUCKETS = 2 * LETTER_BUCKETS
+"""Those of the encoder: two of them are one here."""
 
 
 @pytest.fixture(scope="module")
-def encoder(sentences: SentenceEncoder) -> TableEncoder:
-    return with_sentences(tiny_encoder(WIDTH), sentences)
+def encoder(sentences: UseEncoder) -> TableEncoder:
+    plain = with_words(tiny_encoder(WIDTH), WordFeatures(ALL_BUCKETS))
+    return with_sentences(plain, sentences)
 
 
 @pytest.fixture(scope="module")
 def prior(encoder: TableEncoder) -> PublicPrior:
-    return make_prior(encoder, [list(chain(*TEXTS.values()))])
+    return make_prior(encoder, list(chain(*TEXTS.values())))
 
 
 def rows_of(
     texts: tuple[str, ...], encoder: TableEncoder, prior: PublicPrior
 ) -> Integers:
-    ids, lengths = encoder.tokenizer.encode_many(texts)
-    return document_vectors(prior, ids, lengths, encoder.table, encoder.sentences)
+    return document_vectors(prior, encoder.read(texts), encoder)
 
 
 def test_a_document_is_bounded_whatever_stands_beside_it(
@@ -92,10 +106,8 @@ def test_a_document_is_bounded_whatever_stands_beside_it(
     """
     texts = ("", "rain", "is it sunny outside " * 200, "7" * 5000)
     together = rows_of(texts, encoder, prior)
-    assert (
-        together.shape == (4, encoder.document_width)
-        and encoder.document_width == WIDTH + SENTENCE_WIDTH
-    )
+    assert together.shape == (4, private_width(encoder))
+    assert private_width(encoder) == prior.width == LETTER_BUCKETS + SENTENCE_WIDTH
     assert not together[0].any()
     squares = np.square(together[1:]).sum(axis=1)
     assert (squares <= VECTOR_LENGTH**2).all() and (
@@ -107,10 +119,12 @@ def test_a_document_is_bounded_whatever_stands_beside_it(
 
 
 def test_both_parts_count(encoder: TableEncoder, prior: PublicPrior) -> None:
-    """Sentences have 25 parts of 41 of a vector's square, tokens the rest."""
+    """A vector's square is shared out as it is said."""
     rows = rows_of(TEXTS["money"], encoder, prior).astype(float)
-    of_sentences = np.square(rows[:, WIDTH:]).sum(axis=1) / np.square(rows).sum(axis=1)
-    assert np.allclose(of_sentences, 25 / 41, atol=1e-3)
+    of_sentences = np.square(rows[:, LETTER_BUCKETS:]).sum(axis=1) / np.square(
+        rows
+    ).sum(axis=1)
+    assert np.allclose(of_sentences, 1 - LETTERS_PART, atol=1e-3)
 
 
 def test_a_prior_of_sentences_is_read_as_it_was_written(prior: PublicPrior) -> None:
@@ -124,21 +138,24 @@ def test_a_prior_of_sentences_is_read_as_it_was_written(prior: PublicPrior) -> N
             prior_of_bytes(bytes(changed))
 
 
-def test_a_prior_and_an_encoder_must_both_read_sentences(
-    encoder: TableEncoder, prior: PublicPrior
+def test_an_encoder_that_private_rounds_do_not_know_is_refused(
+    encoder: TableEncoder, sentences: UseEncoder
 ) -> None:
-    ids, lengths = encoder.tokenizer.encode_many(["rain"])
-    plain = make_prior(tiny_encoder(WIDTH), [["rain", "money"]])
-    for known, reads in ((prior, None), (plain, encoder.sentences)):
-        with pytest.raises(ShapeMismatch):
-            document_vectors(known, ids, lengths, encoder.table, reads)
-
-
-def test_words_have_no_prior(encoder: TableEncoder) -> None:
-    with pytest.raises(
-        InputError, match="token features and USE sentence features only"
+    """They need letters, in a multiple of their buckets, and sentences; the sentence says which
+    encoder has both.
+    """
+    plain = of_tokens_alone(encoder)
+    odd = WordFeatures(ALL_BUCKETS - 1)
+    for other in (
+        plain,
+        with_words(plain, WordFeatures()),
+        with_sentences(plain, sentences),
+        with_sentences(with_words(plain, odd), sentences),
     ):
-        make_prior(with_words(encoder, WordFeatures()), [["rain"]])
+        with pytest.raises(InputError, match=r"use --encoder use\+words\+sentence"):
+            make_prior(other, ["rain"])
+        with pytest.raises(InputError, match="private rounds need runs of letters"):
+            private_width(other)
 
 
 @pytest.mark.parametrize("mode", ["columns", "full"])
@@ -151,43 +168,55 @@ def test_one_total_gives_both_routers(
         bounded_sums(mode, rows_of(TEXTS[name], encoder, prior)) for name in DOMAINS
     ]
     cross = np.stack([part.column for part in sums], axis=1) * copies
-    gram = np.zeros((encoder.document_width + 1,) * 2, np.int64)
+    gram = np.zeros((private_width(encoder) + 1,) * 2, np.int64)
     if mode == "full":
         gram[:-1, :-1] = sum(part.products for part in sums) * copies
     total = Statistics(gram, cross)
     privacy = Privacy(mode=mode, epsilon=8.0, prior=prior.fingerprint)
     weights = solve_private(total, privacy, DOMAINS, prior, encoder)
     assert weights.shape == (encoder.width + 1, 2 * len(DOMAINS))
-    of_sentences = slice(WIDTH, WIDTH + SENTENCE_WIDTH)
-    assert weights[of_sentences, :2].any()
-    # random features are not summed, and the table knows nothing of sentences
-    assert not weights[WIDTH + SENTENCE_WIDTH : -1].any()
+    of_tokens, of_letters, of_sentences, random = np.split(
+        weights[:-1],
+        np.cumsum([WIDTH, ALL_BUCKETS, SENTENCE_WIDTH]),
+    )
+    # tokens and random features are not summed
+    assert not of_tokens.any() and not random.any()
+    assert of_letters[:, :2].any() and of_sentences[:, :2].any()
+    # two of the encoder's buckets are one
+    assert (of_letters[::2] == of_letters[1::2]).all()
+    # the table knows nothing of sentences
     outside = np.delete(weights[:, 2:], of_table_rows(encoder), axis=0)
-    assert not outside.any() and weights[:WIDTH, 2:].any()
+    assert not outside.any() and of_letters[:, 2:].any()
     router = compile_router(encoder, weights, margin_for(private=True))
     assert isinstance(router, Cascade) and router.margin == NOISY_MARGIN
+    # a row that is that of every token
+    assert len(router.table.logits) == 1
     for index, name in enumerate(DOMAINS):
-        ids, lengths = encoder.tokenizer.encode_many(HELD_OUT[name])
-        assert (router.sentences.token_sums(ids, lengths).argmax(axis=1) == index).all()
+        sums = router.sentences.token_sums(encoder.read(HELD_OUT[name]))
+        assert (sums.argmax(axis=1) == index).all()
 
 
-def test_tokens_alone_are_solved_as_if_nothing_else_were_summed(
+def test_the_table_is_solved_as_if_nothing_but_letters_were_summed(
     encoder: TableEncoder, prior: PublicPrior
 ) -> None:
-    """The table of the cascade is that of a round without sentences, but for rounding."""
-    plain = PublicPrior(tiny_encoder(WIDTH).fingerprint, prior.tokens)
-    weights = []
-    for known, reader in ((prior, encoder), (plain, tiny_encoder(WIDTH))):
-        sums = [
-            bounded_sums("columns", rows_of(TEXTS[name], reader, known))
-            for name in DOMAINS
-        ]
-        cross = np.stack([part.column for part in sums], axis=1) * 1_000_000
-        assert (
-            cross[-1] == len(TEXTS["money"]) * count_unit("columns") * 1_000_000
-        ).all() and row_unit("columns") == 1
-        total = Statistics(np.zeros((reader.document_width + 1,) * 2, np.int64), cross)
-        privacy = Privacy(mode="columns", epsilon=8.0, prior=known.fingerprint)
-        weights.append(solve_private(total, privacy, DOMAINS, known, reader))
-    table = weights[0][of_table_rows(encoder), 2:]
-    assert np.allclose(table, weights[1], rtol=1e-3, atol=1e-6)
+    """It is the router of letters alone, but for rounding."""
+    parts = [rows_of(TEXTS[name], encoder, prior) for name in DOMAINS]
+    cross = np.stack([bounded_sums("columns", rows).column for rows in parts], axis=1)
+    cross *= 1_000_000
+    documents = len(TEXTS["money"]) * 1_000_000
+    assert (cross[-1] == documents * count_unit("columns")).all()
+    total = Statistics(np.zeros((len(cross),) * 2, np.int64), cross)
+    privacy = Privacy(mode="columns", epsilon=8.0, prior=prior.fingerprint)
+    weights = solve_private(total, privacy, DOMAINS, prior, encoder)
+    of_letters = [
+        bounded_sums("columns", unit_rows(rows[:, :LETTER_BUCKETS])).column
+        for rows in parts
+    ]
+    columns = np.stack(of_letters, axis=1)[:-1] * 1_000_000
+    variance = noise_variance(privacy, DOMAINS) / LETTERS_PART
+    alone = replace(prior, sentences=None)
+    expected = solve_noisy(columns, cross[-1], variance, alone, encoder.scale)
+    table = weights[of_table_rows(encoder), 2:]
+    largest = np.abs(expected[:-1]).max()
+    assert np.abs(table[WIDTH:-1:2] - expected[:-1]).max() < 1e-2 * largest
+    assert np.allclose(table[-1], expected[-1], rtol=1e-3)

@@ -36,36 +36,36 @@ def router(cascade: Path) -> Cascade:
 def test_at_most_this_share_is_read(
     cascade: Path, router: Cascade, share: float
 ) -> None:
-    tokenizer = load_release(cascade).tokenizer
-    chosen = choose_margin(router, tokenizer, TEXTS, share=share)
+    reader = load_release(cascade).reader
+    chosen = choose_margin(router, reader, TEXTS, share=share)
     assert chosen.share <= share + 1e-9
-    numbers = tokenizer.encode_many([*chain.from_iterable(TEXTS.values())])
-    read = replace(router, margin=chosen.margin).reads_sentences(*numbers)
+    tokens = reader.read([*chain.from_iterable(TEXTS.values())])
+    read = replace(router, margin=chosen.margin).reads_sentences(tokens)
     assert read.mean() == pytest.approx(chosen.share)
     if share == 1.0:
         assert read.all()
 
 
 def test_no_more_is_read_than_an_accuracy_needs(cascade: Path, router: Cascade) -> None:
-    tokenizer = load_release(cascade).tokenizer
-    every = choose_margin(router, tokenizer, TEXTS, share=1.0)
-    none = choose_margin(router, tokenizer, TEXTS, share=0.0)
+    reader = load_release(cascade).reader
+    every = choose_margin(router, reader, TEXTS, share=1.0)
+    none = choose_margin(router, reader, TEXTS, share=0.0)
     best = max(every.accuracy, none.accuracy)
-    least = choose_margin(router, tokenizer, TEXTS, accuracy=best)
+    least = choose_margin(router, reader, TEXTS, accuracy=best)
     assert least.accuracy >= best and least.margin <= every.margin
-    assert choose_margin(router, tokenizer, TEXTS, accuracy=0.0).share == 0
+    assert choose_margin(router, reader, TEXTS, accuracy=0.0).share == 0
     with pytest.raises(InputError, match="no margin reaches"):
         texts = {name: ["zzz"] for name in TEXTS}
-        choose_margin(router, tokenizer, texts, accuracy=0.99)
+        choose_margin(router, reader, texts, accuracy=0.99)
 
 
 def test_empty_texts_are_never_read(cascade: Path, router: Cascade) -> None:
-    tokenizer = load_release(cascade).tokenizer
-    ids, lengths = tokenizer.encode_many(["", "ab"])
-    leads = router.leads(router.table.token_sums(ids, lengths), ids, lengths)
+    reader = load_release(cascade).reader
+    tokens = reader.read(["", "ab"])
+    leads = router.leads(router.table.token_sums(tokens), tokens)
     assert np.isinf(leads[0]) and np.isfinite(leads[1])
     chosen = choose_margin(
-        router, tokenizer, {name: ["", *TEXTS[name]] for name in TEXTS}, share=1.0
+        router, reader, {name: ["", *TEXTS[name]] for name in TEXTS}, share=1.0
     )
     assert chosen.share == pytest.approx(12 / 13)
 

@@ -48,9 +48,9 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Router:
 
 
 @pytest.fixture(scope="module")
-def questions(smollm2: TableEncoder, sentences: SentenceEncoder) -> Router:
+def questions(use: TableEncoder, sentences: SentenceEncoder) -> Router:
     """A router that reads sentences, made of the questions of the part `choosing`."""
-    encoder = with_sentences(smollm2, sentences)
+    encoder = with_sentences(use, sentences)
     known = {
         topic: texts for topic, texts in turns("choosing").items() if topic is not None
     }

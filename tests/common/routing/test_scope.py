@@ -100,9 +100,9 @@ def scoped_router(least: float = 0.5) -> Router:
     weights = np.random.default_rng(5).standard_normal(
         (ENCODER.width + 1, len(DOMAINS))
     )
-    compiled = compile_table(ENCODER.table, ENCODER.scale, weights)
+    compiled = compile_table(ENCODER, weights)
     confidence = Confidence(scope=Scope(9.0, 0.3, -4.0, least))
-    return Router(DOMAINS, compiled, ENCODER.tokenizer, Selector(), confidence)
+    return Router(DOMAINS, compiled, ENCODER.reader, Selector(), confidence)
 
 
 @given(st.lists(st.text(LETTERS + "?! ", max_size=20), min_size=1, max_size=5))
@@ -118,7 +118,7 @@ def test_a_decision_s_chance_is_that_of_its_prominence(prompts: list[str]) -> No
     for prompt, decision in zip(prompts, decisions, strict=True):
         assert decision.scope is not None
         scores, voters = beginnings(
-            router.compiled, router.selector, *router.tokenizer.encode_many([prompt])
+            router.compiled, router.selector, router.reader.read([prompt])
         )
         if not any(map(str.isalnum, prompt)) or not voters[-1:]:
             assert decision.scope == 0.0 and not decision.belongs
@@ -166,8 +166,8 @@ def test_calibration_learns_the_scope_of_a_router() -> None:
         name: [f"{letter * 9}{other}" for other in LETTERS]
         for name, letter in zip(DOMAINS, "abcd", strict=True)
     }
-    ids = [router.tokenizer.encode_many(texts[name]) for name in DOMAINS]
-    scores = [beginnings(router.compiled, router.selector, *numbers) for numbers in ids]
+    read = [router.reader.read(texts[name]) for name in DOMAINS]
+    scores = [beginnings(router.compiled, router.selector, tokens) for tokens in read]
     counts = [scope_counts(*rows, column) for column, rows in enumerate(scores)]
     assert calibrate(router, texts).scope == fit_scope(counts)
 

@@ -85,7 +85,7 @@ def encoder(folder: Path) -> TransformerEncoder:
 
 
 def vectors(encoder: TransformerEncoder, texts: list[str]) -> NDArray[np.int16]:
-    return encoder.vectors(*encoder.encode_many(texts))
+    return encoder.vectors(*encoder.tokenizer.encode_many(texts))
 
 
 def plain_means(
@@ -95,7 +95,7 @@ def plain_means(
     one.
     """
     model = transformers.AutoModel.from_pretrained(str(folder)).double().eval()
-    ids, lengths = encoder.encode_many(texts)
+    ids, lengths = encoder.tokenizer.encode_many(texts)
     means = []
     for part in np.split(ids, np.cumsum(lengths)[:-1]):
         with torch.no_grad():
@@ -143,11 +143,11 @@ def test_an_overlong_text_is_cut_to_what_the_model_reads(
     encoder: TransformerEncoder,
 ) -> None:
     """160 positions, less one that kin of RoBERTa would not use, less two special tokens."""
-    ids, lengths = encoder.encode_many(["ab" * 300])
-    assert lengths.tolist() == [157]
-    longer = np.append(ids, [7, 8]).astype(np.int32)
-    whole = encoder.vectors(longer, np.array([159]))
-    assert (whole == encoder.vectors(ids, lengths)).all()
+    ids, lengths = encoder.tokenizer.encode_many(["ab" * 300])
+    assert lengths.tolist() == [600]
+    whole = encoder.vectors(ids, lengths)
+    assert (whole == encoder.vectors(ids[:157], np.array([157]))).all()
+    assert (whole != encoder.vectors(ids[:156], np.array([156]))).any()
 
 
 def test_passes_of_many_texts_give_the_same_vectors(
@@ -169,7 +169,7 @@ def test_passes_of_many_texts_give_the_same_vectors(
 
     monkeypatch.setattr(sentence_transformer, "_models", {})
     monkeypatch.setattr(sentence_transformer, "TorchModel", Counting)
-    made = encoder.on_device("elsewhere")(*encoder.encode_many(texts))
+    made = encoder.on_device("elsewhere")(*encoder.tokenizer.encode_many(texts))
     assert sorted(sizes) == [(1, 13), (1, 17), (1, 159), (2, 16), (2, 16)]
     assert np.abs(made.astype(int) - expected).max() <= ROUNDING_STEP
 
@@ -331,7 +331,7 @@ def test_sums_are_those_of_windows_on_either_path(encoder: TransformerEncoder) -
     joined = with_sentences(tiny_encoder(), encoder)
     assert joined.sentences
     sampling = Sampling(4, stride=8, units=5, opening=3)
-    ids, lengths = joined.tokenizer.encode_many(TEXTS)
+    tokens = joined.read(TEXTS)
     here = accumulators(joined.table, sampling, joined.words, joined.sentences)
     there = accumulators(
         joined.table,
@@ -341,10 +341,10 @@ def test_sums_are_those_of_windows_on_either_path(encoder: TransformerEncoder) -
         partial(GpuGram, device="cpu"),
     )
     whole, on_device, parts = here(), there(), [here(), here()]
-    whole.add(ids, lengths)
-    on_device.add(ids, lengths)
+    whole.add(tokens)
+    on_device.add(tokens)
     for part, texts in zip(parts, (TEXTS[:2], TEXTS[2:]), strict=True):
-        part.add(*joined.tokenizer.encode_many(texts))
+        part.add(joined.read(texts))
     expected = whole.statistics(whole.state()).gram
     assert expected.any()
     assert (on_device.statistics(on_device.state()).gram == expected).all()
@@ -504,7 +504,8 @@ def test_torch_is_imported_when_the_first_text_comes(folder: Path) -> None:
     """Finding the encoder imports neither torch nor transformers."""
     program = (
         "import sys\nfrom ridgeway.common.text.sentence_encoder import find_sentence_encoder\n"
-        f"encoder = find_sentence_encoder({str(folder)!r})\nread = encoder.encode_many(['a'])\n"
+        f"encoder = find_sentence_encoder({str(folder)!r})\n"
+        "read = encoder.tokenizer.encode_many(['a'])\n"
         "assert not {'torch', 'transformers'} & set(sys.modules)\n"
         "encoder.vectors(*read)\nassert 'torch' in sys.modules"
     )
