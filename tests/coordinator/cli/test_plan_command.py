@@ -11,15 +11,18 @@ from hypothesis import strategies as st
 
 from ridgeway.__main__ import main
 from ridgeway.common.base.errors import InputError
-from ridgeway.common.base.settings import DEFAULT
+from ridgeway.common.base.settings import DEFAULT, WordFeatures
 from ridgeway.common.privacy.noise import PrivacyMode
 from ridgeway.common.privacy.public_prior import built_in_prior
-from ridgeway.common.text.table_encoder import TableEncoder
+from ridgeway.common.text.sentence_encoder import UseEncoder
+from ridgeway.common.text.table_encoder import (
+    TableEncoder,
+    with_sentences,
+    with_words,
+)
 from ridgeway.coordinator.cli.plan_command import (
+    FIT,
     FIT_ERROR,
-    SENTENCES_FIT,
-    TOKENS_FIT,
-    Fit,
     Forecast,
     forecast,
 )
@@ -28,7 +31,6 @@ from ridgeway.simulations.experiments.dataset import Dataset, folder_dataset, sp
 from ridgeway.simulations.experiments.privacy_part import PrivateGround, accuracy
 
 modes = st.sampled_from(["columns", "full"])
-fits = st.sampled_from([SENTENCES_FIT, TOKENS_FIT])
 
 
 @given(st.integers(2, 200))
@@ -38,16 +40,16 @@ def test_without_a_difference_one_guesses(domains: int) -> None:
     assert rightly_chosen(12, domains) == pytest.approx(1, rel=1e-3)
 
 
-@given(modes, fits, st.integers(50, 10**6), st.integers(2, 50), st.floats(0.1, 10))
+@given(modes, st.integers(50, 10**6), st.integers(2, 50), st.floats(0.1, 10))
 def test_documents_and_epsilon_help_and_domains_do_not(
-    mode: PrivacyMode, fit: Fit, documents: int, domains: int, epsilon: float
+    mode: PrivacyMode, documents: int, domains: int, epsilon: float
 ) -> None:
     """More text or less privacy never predicts worse, and more domains never better, in any kind of
     text.
     """
 
     def at(count: int, among: int, cost: float) -> Forecast:
-        return forecast(mode, count, among, cost, 1e-8, fit)
+        return forecast(mode, count, among, cost, 1e-8)
 
     here = at(documents, domains, epsilon)
     assert 0 <= here.least <= here.expected <= here.most <= 1
@@ -73,7 +75,7 @@ def test_the_command_shows_both_modes(capsys: pytest.CaptureFixture[str]) -> Non
     facts = json.loads(capsys.readouterr().out)
     assert ended.value.code == 0
     modes_shown = [forecast["privacy"] for forecast in facts["forecasts"]]
-    assert modes_shown == ["columns", "full"] * 4
+    assert modes_shown == ["columns", "full"] * 2
     with pytest.raises(SystemExit):
         main(words)
     assert f"{100 * facts['forecasts'][0]['expected']:.0f} %" in capsys.readouterr().out
@@ -84,17 +86,15 @@ def test_the_command_shows_both_modes(capsys: pytest.CaptureFixture[str]) -> Non
 
 @pytest.mark.slow
 def test_the_plan_predicts_small_simulations(
-    shared_data: Path, smollm2: TableEncoder, monkeypatch: pytest.MonkeyPatch
+    shared_data: Path, use: TableEncoder, sentences: UseEncoder
 ) -> None:
     """On held-out training documents of clm, in both modes, within the error that the plan
     states.
     """
-    monkeypatch.setattr(
-        "ridgeway.common.privacy.built_in_text.MAX_KIND_CHARACTERS", 400_000
-    )
     held = split(folder_dataset(shared_data / "clm").sampled(1, train=1200))
     dataset = Dataset("clm", "held-out training text", held.fit, held.held)
-    prior = built_in_prior(smollm2)
+    encoder = with_sentences(with_words(use, WordFeatures()), sentences)
+    prior = built_in_prior(encoder)
     for mode, documents, epsilon in (
         ("columns", 300, 1.0),
         ("columns", 900, 3.0),
@@ -102,11 +102,11 @@ def test_the_plan_predicts_small_simulations(
     ):
         chosen: PrivacyMode = "full" if mode == "full" else "columns"
         summed = round(documents / (1 - DEFAULT.holdout))  # the rest is held out
-        ground = PrivateGround(dataset.sampled(1, train=summed), smollm2, prior)
+        ground = PrivateGround(dataset.sampled(1, train=summed), encoder, prior)
         measured = accuracy(ground, ground.privacy(chosen, epsilon), seed=1) / 100
         expected = forecast(
-            chosen, documents, len(dataset.domains), epsilon, 1e-8, TOKENS_FIT
-        ).by_kind[TOKENS_FIT.kinds[2].name]
+            chosen, documents, len(dataset.domains), epsilon, 1e-8
+        ).by_kind[FIT.kinds[2].name]
         assert measured == pytest.approx(expected, abs=FIT_ERROR), (
             mode,
             documents,
