@@ -32,7 +32,7 @@ from ridgeway.common.routing.release import MANIFEST, ROUTER, load_release
 from ridgeway.common.routing.router import router_of
 from ridgeway.common.routing.sentence_table import NOISY_MARGIN
 from ridgeway.common.text.encoder_files import save_encoder
-from ridgeway.coordinator.round.federation import Federation
+from ridgeway.coordinator.round.federation import Federation, PrivacySettings
 from ridgeway.coordinator.round.progress import no_watch
 from ridgeway.coordinator.solving.solve import RouterChoices, draft, sign
 from ridgeway.simulations.corpora import Corpus
