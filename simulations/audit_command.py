@@ -39,6 +39,7 @@ from ridgeway.common.privacy.accountant import Privacy, check_privacy
 from ridgeway.common.privacy.public_prior import (
     LETTER_BUCKETS,
     built_in_prior,
+    private_reader,
     read_prior,
 )
 from ridgeway.common.statistics import Integers, Prepared, load_prepared
@@ -336,6 +337,7 @@ def _audit_under_noise(
 
     noise: ε, what it covers, and the file of the prior.
     """
+    private_reader(encoder)
     epsilon, mode, path = noise
     chosen = check_privacy(mode, epsilon)
     public = built_in_prior(encoder) if path is None else read_prior(path)

@@ -530,7 +530,10 @@ def without_counts(release: Path) -> dict[str, Any]:
 
 
 def test_both_engines_give_the_same_private_release_without_a_holder_that_fell(
-    tmp_path: Path, prior: Path
+    tmp_path: Path,
+    prior: Path,
+    sentences_cache: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """On Flower's simulation engine a holder falls after sharing as it does in this process: the
     router is the same.
@@ -538,6 +541,7 @@ def test_both_engines_give_the_same_private_release_without_a_holder_that_fell(
     The others end the round as if nobody had fallen: the release, its signature with it, is what
     each of them holds. What a holder has noised once leaves again as it is: the same vectors.
     """
+    monkeypatch.setenv("RIDGEWAY_CACHE", str(sentences_cache))
     simulated = five_holders(
         tmp_path, mode="private", privacy=PrivacySettings(sums="full"), prior=prior
     )
