@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from itertools import product
 from statistics import median
 from typing import Annotated, Any
 
 from ridgeway.common.base.errors import InputError
-from ridgeway.common.base.settings import PLAIN_ENCODER, PRIVATE_ENCODER
+from ridgeway.common.base.settings import PRIVATE_ENCODER
 from ridgeway.common.cli.terminal import Json, TextTable, option, show
 from ridgeway.common.privacy.accountant import check_privacy, rho_for, surely_noised
 from ridgeway.common.privacy.noise import (
@@ -28,8 +27,8 @@ from ridgeway.coordinator.solving.calibration import rightly_chosen
 # Noise on a domain's mean direction, σ√h/n for n documents and σ in lengths of a row, widens what
 # scores vary by. With products of documents, routers also learn how documents vary, and d grows
 # from what the prior alone gives to what full knowledge would, the further their eigenvalues stand
-# above their noise. d depends on the text and on the encoder: a Fit has it for three sets of text,
-# fitted on held-out training documents with a prior of built-in text.
+# above their noise. d depends on the text: a Fit has it for three sets, fitted on held-out training
+# documents with the built-in prior.
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,49 +47,36 @@ class KindOfText:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """What simulations with an encoder gave.
+    """What simulations with PRIVATE_ENCODER gave.
 
     width: of a document's vector.
     half_known, steepness: products tell half of what they could where the noise on their
     eigenvalues is so many times their mean.
     """
 
-    encoder: str
     width: int
     kinds: tuple[KindOfText, ...]
     half_known: float
     steepness: float
 
 
-SENTENCES_FIT = Fit(
-    encoder=PRIVATE_ENCODER,
-    width=1088,
+FIT = Fit(
+    width=896,
     kinds=(
-        KindOfText("one-line requests of ten like domains", 2.438, 3.172, 1.522),
-        KindOfText("questions and answers of four domains", 3.173, 3.291, 0.496),
-        KindOfText("pages of books of five domains", 2.719, 3.273, 0.429),
+        KindOfText("one-line requests of ten like domains", 2.739, 2.965, 1.433),
+        KindOfText("questions and answers of four domains", 2.736, 3.595, 0.863),
+        KindOfText("pages of books of five domains", 2.663, 3.392, 0.402),
     ),
-    half_known=9.241,
-    steepness=1.777,
-)
-TOKENS_FIT = Fit(
-    encoder=PLAIN_ENCODER,
-    width=576,
-    kinds=(
-        KindOfText("one-line requests of ten like domains", 2.148, 2.928, 2.981),
-        KindOfText("questions and answers of four domains", 2.913, 3.336, 1.556),
-        KindOfText("pages of books of five domains", 2.663, 3.367, 1.573),
-    ),
-    half_known=5.751,
-    steepness=1.285,
+    half_known=9.841,
+    steepness=1.796,
 )
 
 FIT_ERROR = 0.03
 MAX_NOISE = 0.54
 """What a simulation may differ by from the formula, and the noise on a mean up to which there are
-any: from 300 documents a domain on, with ε = 1 or more. With tokens alone the 144 means of two that
-it was fitted to, of all domains and of three or four, differ by 1.0 points in the root mean square
-and by 3.1 at most; with sentences 72 differ by 0.4 and 1.4.
+any: from 300 documents a domain on, with ε = 1 or more. The 132 means of two that it was fitted to,
+of all domains and of three or four, differ by 0.9 points in the root mean square and by 2.8 at
+most.
 """
 
 
@@ -100,7 +86,6 @@ class Forecast:
     FIT_ERROR.
     """
 
-    encoder: str
     mode: PrivacyMode
     noise: float
     by_kind: dict[str, float]
@@ -119,7 +104,7 @@ class Forecast:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "encoder": self.encoder,
+            "encoder": PRIVATE_ENCODER,
             "privacy": self.mode,
             "noise_on_a_mean": self.noise,
             "expected": self.expected,
@@ -135,7 +120,6 @@ def forecast(
     domains: int,
     epsilon: float,
     delta: float,
-    fit: Fit = SENTENCES_FIT,
 ) -> Forecast:
     """What to expect of this many documents a domain."""
     if documents < 1 or domains < 2:
@@ -146,18 +130,17 @@ def forecast(
     sigma = 1 / math.sqrt(2 * float(rho_for(epsilon, delta)))
     noise = (
         sigma
-        * math.sqrt(fit.width * moved_square(mode))
+        * math.sqrt(FIT.width * moved_square(mode))
         / (row_unit(mode) * VECTOR_LENGTH * documents)
     )
     shares = {
-        kind.name: _accuracy(fit, kind, mode, documents, domains, sigma, noise)
-        for kind in fit.kinds
+        kind.name: _accuracy(kind, mode, documents, domains, sigma, noise)
+        for kind in FIT.kinds
     }
-    return Forecast(fit.encoder, mode, noise, shares)
+    return Forecast(mode, noise, shares)
 
 
 def _accuracy(
-    fit: Fit,
     kind: KindOfText,
     mode: PrivacyMode,
     documents: int,
@@ -169,8 +152,8 @@ def _accuracy(
     if mode == "full":
         # under masks, with one holder a domain
         shares = domains / surely_noised(domains)
-        edge = sigma * math.sqrt(2 * fit.width * shares) / (documents * domains)
-        unknown = (edge * fit.width / fit.half_known) ** fit.steepness
+        edge = sigma * math.sqrt(2 * FIT.width * shares) / (documents * domains)
+        unknown = (edge * FIT.width / FIT.half_known) ** FIT.steepness
         square += (kind.by_products**2 - square) / (1 + unknown)
     return rightly_chosen(math.sqrt(square / (1 + kind.blur * noise**2)), domains)
 
@@ -199,13 +182,13 @@ def plan(
     modes: tuple[PrivacyMode, ...] = ("columns", "full")
     for cost in epsilon or [1.0]:
         check_privacy("full", cost, delta)
-        for fit, mode in product((SENTENCES_FIT, TOKENS_FIT), modes):
-            made = forecast(mode, documents, domains, cost, delta, fit)
+        for mode in modes:
+            made = forecast(mode, documents, domains, cost, delta)
             forecasts.append({"epsilon": cost, **made.to_json()})
             accuracies = (made.expected, made.least, made.most)
             shares = (f"{100 * share:.0f} %" for share in accuracies)
             noise = f"{made.noise:.3f}"
-            rows.append([f"{cost:g}", made.encoder, mode, *shares, noise])
+            rows.append([f"{cost:g}", mode, *shares, noise])
     most_noise = max(facts["noise_on_a_mean"] for facts in forecasts)
     show(
         {
@@ -217,7 +200,6 @@ def plan(
         TextTable(
             (
                 "ε",
-                "encoder",
                 "privacy",
                 "accuracy",
                 "at least",

@@ -54,8 +54,8 @@ _TEMPLATE = """\
 # A Ridgeway coordinator. Times are in seconds. A change applies from the next round on;
 # only a change of `listen` needs a restart of `coordinator up`.
 
-# The encoder all holders share: smollm2, hf:NAME_OR_DIR or dir:PATH; +words and +sentence add more.
-# Changing it makes every holder sum again.
+# The encoder all holders share: use, smollm2, hf:NAME_OR_DIR or dir:PATH; +words and +sentence
+# add more. Changing it makes every holder sum again.
 encoder = {encoder}
 
 # What leaves the holders, and what everybody may learn (docs/reference/privacy.md):

@@ -52,7 +52,7 @@ def texts(domain: int, count: int, seed: int = 0) -> list[str]:
 def sums_of(given_texts: list[str], table: NDArray[np.int16]) -> Integers:
     """The sums of each text's features."""
     ids = np.array([ENCODER.tokenizer.encode(text) for text in given_texts])
-    return table[ids].sum(axis=1, dtype=np.int64)
+    return np.asarray(table[ids].sum(axis=1, dtype=np.int64))
 
 
 @pytest.fixture(scope="module", params=[1, 2], ids=["letters", "sentences"])

@@ -22,7 +22,7 @@ nothing is chosen on them, and none of them may be added to the corpora.
 
 def test_the_demo_runs_the_whole_path(
     tmp_path: Path,
-    smollm2_cache: Path,
+    use_cache: Path,
     sentences_cache: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -33,7 +33,7 @@ def test_the_demo_runs_the_whole_path(
     As on a second run, it finds the encoders converted. Its commands run in this process, which
     spares seconds.
     """
-    for cache in (smollm2_cache, sentences_cache):
+    for cache in (use_cache, sentences_cache):
         shutil.copytree(cache, tmp_path / "demo-run" / "cache", dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
 

@@ -20,7 +20,12 @@ from ridgeway.client.sums.prepare import PrepareJob, prepare
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.journal import Journal
 from ridgeway.common.base.records import Mode
-from ridgeway.common.base.settings import DEFAULT, EQUAL_MASS, Weighting
+from ridgeway.common.base.settings import (
+    DEFAULT,
+    EQUAL_MASS,
+    PRIVATE_ENCODER,
+    Weighting,
+)
 from ridgeway.common.privacy.public_prior import make_prior, write_prior
 from ridgeway.common.protocol.cohort import form_cohort
 from ridgeway.common.routing.release import MANIFEST, ROUTER, load_release
@@ -51,7 +56,7 @@ from tests.support.corpora_on_disk import (
 )
 from tests.support.flower_parts import local_grid, process_grid
 from tests.support.making import contents
-from tests.support.tiny import tiny_encoder
+from tests.support.tiny import private_encoder, tiny_encoder
 
 WIDTH = 16
 
@@ -64,9 +69,10 @@ def workshop(tmp_path: Path) -> Workshop:
     return Workshop(tmp_path)
 
 
-def simulated_by(shop: Workshop, words: str) -> Finished:
+def simulated_by(shop: Workshop, words: str, encoder: str = "") -> Finished:
     """`ridgeway simulate WORDS` on these corpora, to its end."""
-    return shop.call("simulate --data data --encoder", shop.encoder, *words.split())
+    named = encoder or shop.encoder
+    return shop.call("simulate --data data --encoder", named, *words.split())
 
 
 def corpora() -> list[Corpus]:
@@ -79,7 +85,8 @@ def corpora() -> list[Corpus]:
 def ready(folder: Path, **options: Any) -> SimulatedFederation:
     """A federation of small corpora whose epochs are open."""
     encoder = f"dir:{folder.parent / 'encoder'}"
-    save_encoder(tiny_encoder(WIDTH), folder.parent / "encoder")
+    make = private_encoder if options.get("mode") == "private" else tiny_encoder
+    save_encoder(make(WIDTH), folder.parent / "encoder")
     simulated = create_simulated_federation(
         folder, corpora(), encoder=encoder, **options
     )
@@ -202,35 +209,24 @@ def test_several_holders_of_a_domain_and_one_that_is_away(workshop: Workshop) ->
 
 
 @pytest.mark.parametrize("sums", ["columns", "full"])
-def test_a_private_round_needs_one_option(workshop: Workshop, sums: str) -> None:
-    """The release says what it promises, and with much text for the noise its router routes."""
+def test_a_private_round_needs_one_option(
+    workshop: Workshop, private_sentences: None, sums: str
+) -> None:
+    """The release says what it promises, and with much text for the noise its router routes. It is
+    a cascade, whose table leaves more to the sentence encoder than that of exact sums.
+    """
     for domain in ALPHABETS:
         write_jsonl(workshop / "data" / f"{domain}.train.jsonl", sentences(domain, 600))
-    public = [sentences(domain, 75)[60:] for domain in ALPHABETS]
-    write_prior(make_prior(tiny_encoder(WIDTH), public), workshop / "prior")
+    public = [text for domain in ALPHABETS for text in sentences(domain, 75)[60:]]
+    write_prior(make_prior(private_encoder(WIDTH), public), workshop / "prior")
+    save_encoder(private_encoder(WIDTH), workshop / "private")
     words = "--private --epsilon 8 --prior prior --out out --json"
     named = "" if sums == "columns" else f" --sums {sums}"
-    done = simulated_by(workshop, words + named).good
+    done = simulated_by(workshop, words + named, "dir:private").good
     assert done.json["mode"] == "private"
-    assert load_release(workshop / "out").manifest["privacy"]["mode"] == sums
-    assert done.json["accuracy"] > 90
-
-
-def test_a_private_round_reads_sentences(
-    workshop: Workshop, sentences_cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The release is a cascade, whose table leaves more to the sentence encoder than that of exact
-    sums.
-    """
-    monkeypatch.setenv("RIDGEWAY_CACHE", str(sentences_cache))
-    for domain in ALPHABETS:
-        write_jsonl(
-            workshop / "data" / f"{domain}.train.jsonl", sentences(domain, 150, 60)
-        )
-    words = f"--private --epsilon 8 --encoder {workshop.encoder}+sentence"
-    done = simulated_by(workshop, f"{words} --out out --json").good
-    release = load_release(workshop / "out")
-    assert release.manifest["cascade"]["margin"] == NOISY_MARGIN
+    manifest = load_release(workshop / "out").manifest
+    assert manifest["privacy"]["mode"] == sums
+    assert manifest["cascade"]["margin"] == NOISY_MARGIN
     assert done.json["accuracy"] > 90
 
 
@@ -279,16 +275,16 @@ def test_bad_input_is_one_sentence(
     assert set(workshop.folder.rglob("*")) <= before
 
 
-def test_a_private_round_with_words_is_refused_before_anything_is_written(
+def test_a_private_round_without_sentences_is_refused_before_anything_is_written(
     workshop: Workshop,
 ) -> None:
     """The sentence names an encoder that can be used, and the folder of the federation does not
     come to be.
     """
-    words = f"--private --work new --encoder {workshop.encoder}+words"
-    done = simulated_by(workshop, words)
-    assert "token features and USE sentence features only" in done.refusal
-    assert "--encoder smollm2+sentence" in done.refusal
+    encoder = f"{workshop.encoder}+words"
+    done = simulated_by(workshop, "--private --work new", encoder)
+    assert "runs of letters and USE sentence features" in done.refusal
+    assert f"--encoder {PRIVATE_ENCODER}" in done.refusal
     assert not (workshop / "new").exists()
 
 
@@ -369,11 +365,9 @@ def five_holders(folder: Path, **options: Any) -> SimulatedFederation:
 
 
 @pytest.fixture
-def prior(tmp_path: Path) -> Path:
-    write_prior(
-        make_prior(tiny_encoder(WIDTH), [corpus.test for corpus in corpora()]),
-        tmp_path / "prior",
-    )
+def prior(tmp_path: Path, private_sentences: None) -> Path:
+    public = [text for corpus in corpora() for text in corpus.test]
+    write_prior(make_prior(private_encoder(WIDTH), public), tmp_path / "prior")
     return tmp_path / "prior"
 
 

@@ -192,8 +192,8 @@ def test_one_total_gives_both_routers(
     # a row that is that of every token
     assert len(router.table.logits) == 1
     for index, name in enumerate(DOMAINS):
-        sums = router.sentences.token_sums(encoder.read(HELD_OUT[name]))
-        assert (sums.argmax(axis=1) == index).all()
+        said = router.sentences.token_sums(encoder.read(HELD_OUT[name]))
+        assert (said.argmax(axis=1) == index).all()
 
 
 def test_the_table_is_solved_as_if_nothing_but_letters_were_summed(

@@ -25,10 +25,12 @@ from ridgeway.common.text.encoder_files import (
     find_encoder,
     save_encoder,
 )
+from ridgeway.common.text.sentence_network import SENTENCE_WIDTH
 from ridgeway.common.text.table_encoder import TableEncoder
+from ridgeway.common.text.unigram import PieceTokenizer
 from tests.support.tiny import tiny_definition
 
-SMOLLM2_FINGERPRINT = "ea2670c6d4a78a30e005ca5864d32149c3784bd1b2a99d530e0f31243965e6e3"
+SMOLLM2_FINGERPRINT = "17d46ff5b49d1a23778d488581b99645dc8b51b7b72403684068ee80e84e549d"
 
 MIXED = [
     "The quick brown fox jumps over 13 lazy dogs, costing $1,234.56 on 2024-01-31.",
@@ -65,6 +67,13 @@ def test_smollm2_has_the_fingerprint_everyone_shares(smollm2: TableEncoder) -> N
     """Conversion gives the same bits on every machine: this one is pinned."""
     assert smollm2.fingerprint == SMOLLM2_FINGERPRINT
     assert (smollm2.rows, smollm2.width) == (49152, 576)
+
+
+def test_use_has_the_fingerprint_everyone_shares(use: TableEncoder) -> None:
+    """The default table: a row for each piece of the sentence encoder's tokenizer."""
+    assert use.fingerprint == encoder_files.USE_TABLE
+    assert (use.rows, use.width) == (128_000, SENTENCE_WIDTH)
+    assert isinstance(use.tokenizer, PieceTokenizer)
 
 
 @pytest.mark.slow

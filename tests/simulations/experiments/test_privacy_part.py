@@ -65,7 +65,7 @@ def test_a_seed_decides_the_noise(ground: PrivateGround, mode: PrivacyMode) -> N
     """The same seed gives the same figure, and with little noise every text reaches its domain."""
     little, much = ground.privacy(mode, 20.0), ground.privacy(mode, 0.1)
     assert accuracy(ground, little, 3) == accuracy(ground, little, 3) > 95
-    assert len({accuracy(ground, much, seed) for seed in range(6)}) > 1
+    assert len({accuracy(ground, much, seed) for seed in range(3)}) > 1
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +75,8 @@ def found(module_path: Path, private_sentences: None) -> ReportPart:
             "OURS_WITH_SENTENCES": OURS,
             "EPSILONS": EPSILONS,
             "NOISE_DRAWS": 2,
-            "PLANTED_RUNS": 30,
+            "PLANTED_RUNS": 8,
+            "CANARIES": 400,
         }.items():
             patch.setattr(privacy_part, name, value)
         two = (
@@ -118,6 +119,7 @@ def test_a_summary_has_a_number_for_each_dataset_and_kind_of_round(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, private_sentences: None
 ) -> None:
     """With little noise every text reaches its domain."""
+    monkeypatch.setattr(privacy_part, "SEEDS", 1)
     monkeypatch.setitem(
         privacy_part._EXACT, "ridgeway with sentences", ("with sentences", OURS)
     )
