@@ -11,14 +11,16 @@ import pytest
 
 from tests.support.commands import Workshop, workshop
 
+pytestmark = pytest.mark.usefixtures("private_sentences")
+
 
 @pytest.fixture
 def shop(tmp_path: Path) -> Workshop:
     """Two coordinators, each with an invitation."""
     made = workshop(tmp_path)
     for name, port in (("co", 9443), ("other", 9444)):
-        listen = f"--mode masked --listen 127.0.0.1:{port}"
-        made.do(f"coordinator init {name} {listen} --encoder", made.encoder)
+        listen = f"--listen 127.0.0.1:{port}"
+        made.do(f"coordinator init {name} {listen} --encoder", made.private_encoder)
         made.do(f"coordinator invite {name}")
     return made
 
@@ -28,7 +30,7 @@ def test_an_invitation_with_another_authority_is_refused(shop: Workshop) -> None
     signature covers it.
     """
     init = "client init law --invite co/invite --domain law --corpus law.jsonl"
-    words = f"{init} --encoder", shop.encoder
+    words = f"{init} --encoder", shop.private_encoder
     kept = (shop / "co/invite/ca.crt").read_bytes()
     shutil.copy(shop / "other/invite/ca.crt", shop / "co/invite/ca.crt")
     refused = shop.call(*words)

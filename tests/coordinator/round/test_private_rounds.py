@@ -486,7 +486,7 @@ def test_a_release_that_does_not_follow_from_its_total_is_refused(
         total: Any, encoder: Any, choices: Any, solution: Any, **more: Any
     ) -> Any:
         changed = solution.weights.copy()
-        changed[0] *= 1.01
+        changed[encoder.table.shape[1]] *= 1.01
         return compose(
             total, encoder, choices, replace(solution, weights=changed), **more
         )
