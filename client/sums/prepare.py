@@ -594,7 +594,7 @@ def makers(
     # as many as there are threads, if memory allows
     most = ACCUMULATOR_BYTES // ((encoder.width + 1) ** 2 * 16)
     if devices:  # which do most of the work, and each accumulator is fetched from them
-        most = min(most, threads // 4)
+        most = min(most, threads // 2)
     count = max(len(devices), min(threads, max(1, most)))
     made = [_maker(encoder, sampling, device) for device in devices or ("",)]
     return [made[number % len(made)] for number in range(count)]
