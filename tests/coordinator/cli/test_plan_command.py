@@ -97,8 +97,8 @@ def test_the_plan_predicts_small_simulations(
     prior = built_in_prior(encoder)
     for mode, documents, epsilon in (
         ("columns", 300, 1.0),
-        ("columns", 900, 3.0),
-        ("full", 900, 3.0),
+        ("columns", 300, 3.0),
+        ("full", 300, 3.0),
     ):
         chosen: PrivacyMode = "full" if mode == "full" else "columns"
         summed = round(documents / (1 - DEFAULT.holdout))  # the rest is held out
