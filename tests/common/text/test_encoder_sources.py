@@ -237,7 +237,7 @@ def holding(name: str, tensor: torch.Tensor) -> Callable[[Path], object]:
         (holding("strange.weight", torch.ones(42, 8)), "no known input embeddings"),
         (
             holding("embed_tokens.weight", torch.ones(42, 8, dtype=torch.int8)),
-            "not a float matrix",
+            "not a matrix of floats",
         ),
         (replaced("tokenizer.json", b"{not json"), "not JSON"),
     ],
